@@ -6,14 +6,14 @@ race:    ; go test -race work
 repeat:  ; .ci/repeat 30 # the whole suite, thirty times, beside busy loops: hours
 long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40 && go test -run 'TestLargeBesideLittleMemory|TestAbandonedCalls' ./tests -long-memory
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
-cluster-figures: tools ; cd tests/cluster && go test -count=1 -timeout 1h -run TestFigures -figures
+cluster-figures: tools ; cd tests/cluster && go test -count=5 -parallel 1 -timeout 1h -run 'TestDeath|TestLoss|TestPartition/halves|TestProcessDeathSeen' -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
 sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
-scaling: ; cd directory/internal/scale/scaling && go run . # some minutes; writes docs/SCALING.md and its picture
+scaling: ; go run ./directory/internal/scale/scaling # some minutes; writes docs/SCALING.md
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV
 demo:    ; go run ./cmd/rocl demo

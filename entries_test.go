@@ -5,9 +5,7 @@ package rocl_test
 import (
 	"go/ast"
 	"go/doc"
-	"go/parser"
 	"go/token"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -18,20 +16,12 @@ import (
 // Every exported function and type of the package has an example, and every
 // method of the types that are used most is called in one.
 func TestEveryEntryPointHasAnExample(t *testing.T) {
-	fset := token.NewFileSet()
+	var set *token.FileSet
 	var files []*ast.File
-	names, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
+	for _, f := range parseFolder(t, ".", func(string) bool { return true }) {
+		set, files = f.Set, append(files, f.File)
 	}
-	for _, name := range names {
-		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, f)
-	}
-	pkg, err := doc.NewFromFiles(fset, files, "github.com/rocl-go/rocl")
+	pkg, err := doc.NewFromFiles(set, files, "github.com/rocl-go/rocl")
 	if err != nil {
 		t.Fatal(err)
 	}

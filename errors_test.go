@@ -10,14 +10,13 @@ import (
 	"go/parser"
 	"go/token"
 	"math"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // Every argument that exceeds a limit gives the error ErrTooLarge, whose text names the limit.
@@ -28,10 +27,7 @@ func TestTooLarge(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := reg(t, c)
-	p, err := c.Buffer(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := got(c.Buffer(10))(t)
 	defer p.Release()
 	value := rocl.Attrs{"x": strings.Repeat("v", resource.MaxValue+1)}
 	many := rocl.Attrs{}
@@ -119,8 +115,8 @@ var internalErrors = map[string]string{
 // known not to concern programs.
 func TestRootHasAllErrors(t *testing.T) {
 	root := map[string]bool{} // what the root package uses: package.Name
-	for _, f := range parseFiles(t, "rocl.go") {
-		ast.Inspect(f, func(n ast.Node) bool {
+	for _, f := range parseFolder(t, ".", tree.IsCode) {
+		ast.Inspect(f.File, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
 				if x, ok := s.X.(*ast.Ident); ok {
 					root[x.Name+"."+s.Sel.Name] = true
@@ -131,8 +127,8 @@ func TestRootHasAllErrors(t *testing.T) {
 	}
 	found := 0
 	for _, pkg := range []string{"buffers", "codec", "context", "directory", "dispatch", "resource", "subsys"} {
-		for _, f := range parseFiles(t, filepath.Join(pkg, "*.go")) {
-			for _, name := range exportedErrors(f) {
+		for _, f := range parseFolder(t, pkg, tree.IsCode) {
+			for _, name := range exportedErrors(f.File) {
 				found++
 				name = pkg + "." + name
 				if _, known := internalErrors[name]; known == root[name] {
@@ -164,20 +160,9 @@ func exportedErrors(f *ast.File) (names []string) {
 	return names
 }
 
-// parseFiles returns the files that match a pattern, without tests.
-func parseFiles(t *testing.T, pattern string) (files []*ast.File) {
+// parseFolder returns the files of a folder that isWanted wants.
+func parseFolder(t *testing.T, folder string, isWanted func(path string) bool) []*tree.File {
 	t.Helper()
-	names, err := filepath.Glob(pattern)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
-	for _, name := range names {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, f)
-	}
+	files := got(tree.Go(folder, parser.ParseComments, func(path string) bool { return !strings.Contains(path, "/") && isWanted(path) }))(t)
 	return files
 }

@@ -138,41 +138,6 @@ func ExamplePending() {
 	// THREE
 }
 
-// A client begins two calls with short requests, for which it needs no buffers, and then takes
-// their replies.
-func ExampleResource_startCallBytes() {
-	ctx := context.Background()
-	c, err := rocl.Open(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	server, client := register(c, "upper"), register(c, "client")
-	go server.Handle(ctx, func(m *rocl.Message) { // until the context is closed
-		if err := server.ReplyBytes(ctx, m, bytes.ToUpper(m.Bytes())); err != nil {
-			log.Print(err)
-		}
-	})
-
-	var calls [2]rocl.Pending
-	for i, word := range []string{"one", "two"} {
-		if calls[i], err = client.StartCallBytes(ctx, server.ID(), 0, []byte(word)); err != nil {
-			log.Fatal(err)
-		}
-	}
-	for _, p := range calls {
-		reply, err := p.Wait(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(string(reply.Bytes()))
-		reply.Release()
-	}
-	// Output:
-	// ONE
-	// TWO
-}
-
 // A client fetches a large block into its own memory. Over TCP the payload of the reply is read
 // right into that memory, without a copy.
 func ExampleResource_callInto() {

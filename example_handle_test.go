@@ -48,32 +48,9 @@ func shout(server *rocl.Resource, m *rocl.Message) {
 // A server handles up to two messages at the same time. Without the option it answers one after
 // another, which is faster if each answer takes little time.
 func ExampleHandleOption() {
-	n := newNode()
-	defer n.close()
-	server, client := register(n.open(), "server"), register(n.open(), "client")
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() {
-		ended <- server.Handle(ctx, func(m *rocl.Message) {
-			if err := server.SendBytes(ctx, m.From(), m.Tag(), bytes.ToUpper(m.Bytes())); err != nil {
-				log.Print(err)
-			}
-		}, rocl.Workers(2))
-	}()
-	if err := client.SendBytes(ctx, server.ID(), 1, []byte("louder")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := client.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%s\n", m.Bytes())
-	m.Release()
-	stop()
-	fmt.Println(<-ended)
-	// Output:
-	// LOUDER
-	// <nil>
+	atOnce := rocl.Workers(2)
+	handled(shout, []uint64{1}, atOnce)
+	// Output: 1: LOUDER
 }
 
 // A server handles up to four messages at the same time.

@@ -60,11 +60,31 @@ func register(c *rocl.Context, name string) *rocl.Resource {
 	return r
 }
 
-func ExampleOpen() {
+// hello sends a message from one resource to another, for examples whose subject is another one. It
+// returns what is received.
+func hello(from, to *rocl.Resource) string {
+	ctx := context.Background()
+	if err := from.SendBytes(ctx, to.ID(), 0, []byte("hello")); err != nil {
+		log.Fatal(err)
+	}
+	m, err := to.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	return string(m.Bytes())
+}
+
+func tempDir() string {
 	dir, err := os.MkdirTemp("", "rocl-")
 	if err != nil {
 		log.Fatal(err)
 	}
+	return dir
+}
+
+func ExampleOpen() {
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
 
@@ -102,10 +122,7 @@ func ExampleOpen() {
 
 // Contexts with the same socket belong to one node. The first of them serves the directory.
 func ExampleWithSocket() {
-	dir, err := os.MkdirTemp("", "rocl-")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
 	socket := rocl.WithSocket(filepath.Join(dir, "directory.sock"))
@@ -129,33 +146,22 @@ func ExampleWithSocket() {
 
 // A tool that only looks at resources should not serve the node's directory.
 func ExampleJoinOnly() {
-	dir, err := os.MkdirTemp("", "rocl-")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	nobody := filepath.Join(dir, "directory.sock")
-	_, err = rocl.Open(context.Background(), rocl.WithSocket(nobody), rocl.JoinOnly())
+	_, err := rocl.Open(context.Background(), rocl.WithSocket(nobody), rocl.JoinOnly())
 	fmt.Println(errors.Is(err, rocl.ErrNoDirectory))
 	// Output: true
 }
 
 func ExampleWithTransports() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	// Two contexts of one process would meet in memory; these use TCP.
 	a := node.open(rocl.WithTransports(tcp.New()))
 	b := node.open(rocl.WithTransports(tcp.New(), inproc.New()))
 	me, you := register(a, "me"), register(b, "you")
-	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := you.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	m.Release()
+	hello(me, you)
 	fmt.Println(a.Stats().Sent)
 	// Output: map[tcp:1]
 }
@@ -183,15 +189,7 @@ func ExampleWithRules() {
 	a, b := node.open(rocl.WithRules(rocl.Rule{Match: rocl.Match{"name": "control"}, Over: []string{"tcp"}})), node.open()
 	me := register(a, "me")
 	for _, name := range []string{"control", "data"} {
-		you := register(b, name)
-		if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-			log.Fatal(err)
-		}
-		m, err := you.Recv(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		m.Release()
+		hello(me, register(b, name))
 	}
 	fmt.Println(a.Stats().Sent)
 	_, err := rocl.Open(ctx, rocl.WithRules(rocl.Rule{Over: []string{"pigeon"}}))
@@ -204,7 +202,6 @@ func ExampleWithRules() {
 // The first rule that matches a resource counts. A rule without transports excepts its resources
 // from the later rules.
 func ExampleRule() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	a, b := node.open(rocl.WithRules(
@@ -213,15 +210,7 @@ func ExampleRule() {
 	)), node.open()
 	me := register(a, "me")
 	for _, name := range []string{"near", "far", "farther"} {
-		you := register(b, name)
-		if err := me.SendBytes(ctx, you.ID(), 0, make([]byte, 2000)); err != nil {
-			log.Fatal(err)
-		}
-		m, err := you.Recv(ctx)
-		if err != nil {
-			log.Fatal(err)
-		}
-		m.Release()
+		hello(me, register(b, name))
 	}
 	fmt.Println(a.Stats().Sent["inproc"])
 	// Output: 1
@@ -253,19 +242,11 @@ func ExampleOver() {
 // A context lists the transport to each other context. The command 'rocl routes' prints the list
 // for a whole node.
 func ExampleRoute() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	a, b := node.open(), node.open()
 	me, you := register(a, "me"), register(b, "you")
-	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := you.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	m.Release()
+	hello(me, you)
 	for _, r := range a.Routes() {
 		fmt.Println(r.Peer == b.ID(), r.Transport, r.Sent, r.SentBytes, r.Changes)
 	}
@@ -274,20 +255,11 @@ func ExampleRoute() {
 
 // Receivers sleep at once, and leave the processor to other work.
 func ExampleWithPoll() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	c := node.open(rocl.WithPoll(rocl.PollNever))
 	me := register(c, "me")
-	if err := me.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := me.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%s\n", m.Bytes())
-	m.Release()
+	fmt.Println(hello(me, me))
 	// Output: hello
 }
 
@@ -297,16 +269,8 @@ func ExampleWithPollBudget() {
 	node := newNode()
 	defer node.close()
 	me := register(node.open(rocl.WithPollBudget(5*time.Microsecond)), "me")
-	if err := me.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := me.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%s\n", m.Bytes())
-	m.Release()
-	_, err = rocl.Open(ctx, rocl.WithPollBudget(time.Hour))
+	fmt.Println(hello(me, me))
+	_, err := rocl.Open(ctx, rocl.WithPollBudget(time.Hour))
 	fmt.Println(errors.Is(err, rocl.ErrPolling))
 	// Output:
 	// hello
@@ -315,20 +279,11 @@ func ExampleWithPollBudget() {
 
 // Of many contexts in one process, one at a time polls. The others sleep.
 func ExampleWithPollers() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	one := rocl.WithPollers(1)
 	me, you := register(node.open(one), "me"), register(node.open(one), "you")
-	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := you.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%s\n", m.Bytes())
-	m.Release()
+	fmt.Println(hello(me, you))
 	// Output: hello
 }
 
@@ -477,20 +432,11 @@ func ExampleContext_explain() {
 // Contexts of one node find each other's resources, whatever their clusters. Messages stay within a
 // cluster.
 func ExampleWithCluster() {
-	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	a, b := node.open(rocl.WithCluster("blue")), node.open(rocl.WithCluster("blue"))
 	me, you := register(a, "me"), register(b, "you")
-	if err := me.SendBytes(ctx, you.ID(), 0, []byte("hello")); err != nil {
-		log.Fatal(err)
-	}
-	m, err := you.Recv(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("%s\n", m.Bytes())
-	m.Release()
+	fmt.Println(hello(me, you))
 	// Output: hello
 }
 
@@ -498,10 +444,7 @@ func ExampleWithCluster() {
 func ExampleWithMember() {
 	ctx := context.Background()
 	first, second := freeAddr(), freeAddr() // such as 10.0.0.7:7946
-	dir, err := os.MkdirTemp("", "rocl-")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	open := func(node string, m cluster.Member) *rocl.Context {
 		c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(dir, node)), rocl.WithCluster("blue"), rocl.WithMember(m))
@@ -537,16 +480,13 @@ func ExampleWithMember() {
 
 // The key must be a secret of the cluster's nodes.
 func ExampleMember() {
-	dir, err := os.MkdirTemp("", "rocl-")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	m := cluster.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
 	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o644); err != nil {
 		log.Fatal(err)
 	}
-	_, err = rocl.Open(context.Background(), rocl.WithSocket(filepath.Join(dir, "sock")), rocl.WithMember(m))
+	_, err := rocl.Open(context.Background(), rocl.WithSocket(filepath.Join(dir, "sock")), rocl.WithMember(m))
 	fmt.Println(errors.Is(err, rocl.ErrMember), errors.Is(err, os.ErrPermission))
 	// Output: true true
 }
@@ -564,10 +504,7 @@ func ExampleSearchStrategy() {
 
 // Open refuses certificates unless the nodes of the cluster use certificates.
 func ExampleWithCertificates() {
-	dir, err := os.MkdirTemp("", "rocl-")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := tempDir()
 	defer os.RemoveAll(dir)
 	m := cluster.Member{Bind: freeAddr(), KeyFile: filepath.Join(dir, "key")}
 	if err := os.WriteFile(m.KeyFile, []byte("0123456789abcdef"), 0o600); err != nil {
@@ -760,27 +697,6 @@ func ExampleContext() {
 	// true
 }
 
-func ExampleContext_find() {
-	ctx := context.Background()
-	node := newNode()
-	defer node.close()
-	c := node.open()
-	_, err := c.Find(ctx, rocl.Match{"type": "printer"})
-	fmt.Println(errors.Is(err, rocl.ErrNotFound))
-
-	if _, err := c.Register(ctx, rocl.Attrs{"type": "printer", "color": "yes"}); err != nil {
-		log.Fatal(err)
-	}
-	f, err := c.Find(ctx, rocl.Match{"type": "printer"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(&f.Attrs)
-	// Output:
-	// true
-	// {color=yes, type=printer}
-}
-
 func ExampleContext_findAll() {
 	ctx := context.Background()
 	node := newNode()
@@ -800,37 +716,6 @@ func ExampleContext_findAll() {
 	// Unordered output:
 	// 3
 	// 5
-}
-
-func ExampleContext_watch() {
-	ctx := context.Background()
-	node := newNode()
-	defer node.close()
-	c := node.open()
-	r, err := c.Register(ctx, rocl.Attrs{"type": "lamp", "state": "off"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for ev, err := range c.Watch(ctx, rocl.Match{"type": "lamp"}) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%v %q\n", ev.Kind, ev.Attrs.GetString("state"))
-		switch ev.Kind {
-		case rocl.Synced: // all resources that matched at first have been yielded
-			_ = r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"})
-		case rocl.Changed:
-			_ = r.Delete(ctx)
-		}
-		if ev.Kind == rocl.Gone {
-			break
-		}
-	}
-	// Output:
-	// appeared "off"
-	// synced ""
-	// changed "on"
-	// gone "on"
 }
 
 // Errors are matched with errors.Is; each says what is wrong and what is allowed.
@@ -997,23 +882,36 @@ func ExampleFound() {
 	// Output: true true true {name=me}
 }
 
-// A watch ends at the event Synced, after the resources that match now.
+// A watch begins with the resources that match, which end with Synced, and goes on with changes.
 func ExampleEvent() {
 	ctx := context.Background()
 	node := newNode()
 	defer node.close()
 	c := node.open()
-	register(c, "me")
-	for ev, err := range c.Watch(ctx, rocl.Match{}) {
+	r, err := c.Register(ctx, rocl.Attrs{"type": "lamp", "state": "off"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for ev, err := range c.Watch(ctx, rocl.Match{"type": "lamp"}) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		if ev.Kind == rocl.Synced {
+		fmt.Printf("%v %q\n", ev.Kind, ev.Attrs.GetString("state"))
+		switch ev.Kind {
+		case rocl.Synced: // all resources that matched at first have been yielded
+			_ = r.Update(ctx, rocl.Attrs{"type": "lamp", "state": "on"})
+		case rocl.Changed:
+			_ = r.Delete(ctx)
+		}
+		if ev.Kind == rocl.Gone {
 			break
 		}
-		fmt.Println(ev.Kind, ev.Attrs.GetString("name"))
 	}
-	// Output: appeared me
+	// Output:
+	// appeared "off"
+	// synced ""
+	// changed "on"
+	// gone "on"
 }
 
 // The first message to a resource asks the directory. The following ones do not.
@@ -1105,28 +1003,6 @@ func ExampleList() {
 	// http
 	// gopher
 	// [255 0] true
-}
-
-// A pattern may be a list, with the attributes that must match and the names of those whose values
-// are wanted.
-func ExampleList_want() {
-	ctx := context.Background()
-	node := newNode()
-	defer node.close()
-	c := node.open()
-	if _, err := c.Register(ctx, rocl.Attrs{"type": "server", "load": "3", "notes": "long"}); err != nil {
-		log.Fatal(err)
-	}
-	var pattern rocl.List
-	if err := errors.Join(pattern.AddString("type", "server"), pattern.Want("load")); err != nil {
-		log.Fatal(err)
-	}
-	f, err := c.Find(ctx, &pattern)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(f.Attrs.GetString("load"), f.Attrs.GetString("notes") == "")
-	// Output: 3 true
 }
 
 // printer is a type of the program that implements rocl.Attributes.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // The package comment lists each method of the types that programs use, and links to it: the types
@@ -53,9 +54,9 @@ func TestFunctionsAreDocumentedHere(t *testing.T) {
 		doc = strings.NewReplacer("rocl.Err", "Err", "[dispatch.", "[").Replace(doc)
 		return strings.Join(strings.Fields(doc), " ")
 	}
-	docs := func(pattern string) map[string]string {
+	docs := func(folder string) map[string]string {
 		all := map[string]string{}
-		for _, f := range parseFiles(t, pattern) {
+		for _, f := range parseFolder(t, folder, tree.IsCode) {
 			for _, d := range f.Decls {
 				if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil && d.Name.IsExported() {
 					all[d.Name.Name] = plain(d.Doc.Text())
@@ -64,8 +65,8 @@ func TestFunctionsAreDocumentedHere(t *testing.T) {
 		}
 		return all
 	}
-	here, n := docs("rocl.go"), 0
-	for name, doc := range docs("context/*.go") {
+	here, n := docs("."), 0
+	for name, doc := range docs("context") {
 		if here[name] == "" {
 			continue
 		}

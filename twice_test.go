@@ -54,30 +54,18 @@ func TestErrorsNameOnce(t *testing.T) {
 			if err := me.SendBytes(bg, late.ID(), 0, nil); err != nil {
 				t.Fatal(err)
 			}
-			endedClient, err := rpc.NewClient(bg, ended)
-			if err != nil {
-				t.Fatal(err)
-			}
+			endedClient := got(rpc.NewClient(bg, ended))(t)
 			if err := ended.Close(); err != nil {
 				t.Log(err)
 			}
-			client, err := rpc.NewClient(bg, c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := got(rpc.NewClient(bg, c))(t)
 			defer client.Close()
-			server, err := rpc.NewServer(bg, other, rocl.Attrs{"is": "server"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			server := got(rpc.NewServer(bg, other, rocl.Attrs{"is": "server"}))(t)
 			defer server.Close(context.Background())
 			if err := rpc.Register(server, "fails", func(context.Context, struct{}) (int, error) { return 0, errors.New("by intent") }); err != nil {
 				t.Fatal(err)
 			}
-			ep, err := bulk.Open(bg, c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ep := got(bulk.Open(bg, c))(t)
 			defer ep.Close(context.Background())
 			past, cancel := context.WithCancel(bg)
 			cancel()
@@ -88,10 +76,7 @@ func TestErrorsNameOnce(t *testing.T) {
 			}
 			nobody := rocl.GID{}
 			unknown := other.ID().WithSerial(12345)
-			b, err := c.Buffer(1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := got(c.Buffer(1))(t)
 			defer b.Release()
 			holding := func(send func() error) error { // send takes over a reference unless it fails
 				b.Retain()

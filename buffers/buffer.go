@@ -230,7 +230,8 @@ func (b *Buffer) Release() {
 	b.pool.put(b)
 }
 
-var slices = sync.Pool{New: func() any { return new(Buffer) }}
+// sliceBuffers has buffers for slice.
+var sliceBuffers = sync.Pool{New: func() any { return new(Buffer) }}
 
 // Slice returns the n bytes from off as a buffer of its own, which keeps b's memory in use until it
 // is released. It panics, as slicing does, if the bytes are not within b.
@@ -246,7 +247,7 @@ func (b *Buffer) View(data []byte) *Buffer {
 
 // slice returns a new buffer over mem, a part of b's memory, with a reference to b.
 func (b *Buffer) slice(mem []byte) *Buffer {
-	s := slices.Get().(*Buffer)
+	s := sliceBuffers.Get().(*Buffer)
 	s.mem, s.n, s.at, s.pool, s.parent, s.free = mem, len(mem), 0, b.pool, b.Retain(), false
 	s.refs.Store(1)
 	s.state.Store(uint32(Owned))

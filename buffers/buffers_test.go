@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -21,14 +22,41 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func get(t testing.TB, p *Pool, n int) *Buffer {
 	t.Helper()
-	b, err := p.Get(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(p.Get(n))
 	if b.Len() != n || len(b.Bytes()) != n || b.Cap() < n || b.Refs() != 1 || b.State() != Owned {
 		t.Fatalf("a buffer of %d, cap %d, refs %d, %v for %d bytes", b.Len(), b.Cap(), b.Refs(), b.State(), n)
 	}
 	return b
+}
+
+// getAll gets buffers of n bytes until the limit is reached.
+func getAll(t testing.TB, p *Pool, n int) (all []*Buffer) {
+	t.Helper()
+	for {
+		b, err := p.Get(n)
+		if errors.Is(err, ErrLimit) {
+			return all
+		}
+		must.OK(err)
+		all = append(all, b)
+	}
+}
+
+func releaseAll(all []*Buffer) {
+	for _, b := range all {
+		b.Release()
+	}
+}
+
+// wantNothingLeft closes a pool whose buffers were all released. It unmaps all memory.
+func wantNothingLeft(t testing.TB, p *Pool) {
+	t.Helper()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if s := p.Stats(); s.Mapped != 0 || s.Arenas != 0 || s.InUse != 0 {
+		t.Errorf("after the end: %+v", s)
+	}
 }
 
 var sizes = []int{0, 1, 63, 64, 65, 4096, 100_000, 1 << 20, 1<<20 + 1, 3 << 20}
@@ -72,10 +100,7 @@ func TestAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"get": func(t *rapid.T) {
 				n := rapid.SampledFrom(sizes).Draw(t, "n")
-				b, err := p.Get(n)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := must.Get(p.Get(n))
 				mark(b.Bytes(), next)
 				hs = append(hs, &held{b, next, 1})
 				next++
@@ -119,14 +144,9 @@ func TestAgainstModel(t *testing.T) {
 				h.b.Release()
 			}
 		}
-		if s := p.Stats(); s.InUse != 0 || s.DoubleReleases != 0 {
+		must.OK(p.Close())
+		if s := p.Stats(); s.InUse != 0 || s.DoubleReleases != 0 || s.Mapped != 0 {
 			t.Fatalf("%+v after all was released", s)
-		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if m := p.Stats().Mapped; m != 0 {
-			t.Fatalf("%d bytes still mapped", m)
 		}
 	})
 }
@@ -154,31 +174,17 @@ func TestConcurrent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	wantNothingLeft(t, p)
 }
 
 func TestLimit(t *testing.T) {
 	p := New(WithLimit(1 << 20))
-	var bs []*Buffer
-	for {
-		b, err := p.Get(64 << 10)
-		if err != nil {
-			if !errors.Is(err, ErrLimit) {
-				t.Fatal(err)
-			}
-			break
-		}
-		bs = append(bs, b)
-	}
+	bs := getAll(t, p, 64<<10)
 	if len(bs) < 8 || len(bs) > 16 {
 		t.Errorf("%d buffers of 64 KiB within 1 MiB", len(bs))
 	}
-	for _, b := range bs {
-		b.Release()
-	}
-	p.Close()
+	releaseAll(bs)
+	wantNothingLeft(t, p)
 	if _, err := p.Get(1); !errors.Is(err, ErrClosed) {
 		t.Errorf("get from a closed pool: %v", err)
 	}
@@ -201,41 +207,28 @@ func TestLimitAcrossSizes(t *testing.T) {
 		t.Errorf("the whole limit while a buffer is out: %v", err)
 	}
 	small.Release()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	if m := p.Stats().Mapped; m != 0 {
-		t.Errorf("%d bytes still mapped", m)
-	}
+	wantNothingLeft(t, p)
 }
 
+// A size beyond the part of the limit that Get may ever use is refused at once.
+//
 // Promise (Buffers): A buffer larger than three quarters of `WithMemory` is refused with
 // `ErrTooLarge`. A smaller one is given when the program has released enough. See also
 // TestBufferBeyondMemory.
 func TestGetWaitNeverFits(t *testing.T) {
-	p := New(WithLimit(64 << 10))
-	defer p.Close()
-	if _, err := p.GetWait(t.Context(), 64<<10+1); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
-}
-
-// A size beyond the part of the limit that Get may ever use is refused at once.
-func TestGetWaitBeyondReserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(WithLimit(64 << 10))
 		defer p.Close()
+		if _, err := p.GetWait(t.Context(), 64<<10+1); !errors.Is(err, ErrTooLarge) {
+			t.Error(err)
+		}
 		p.ReserveForGood(8 << 10)
 		if _, err := p.GetWait(t.Context(), 48<<10+1); !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrLimit) {
 			t.Error(err)
 		}
 		p.Reserve(8 << 10)
 		time.AfterFunc(time.Hour, func() { p.Reserve(-8 << 10) })
-		b, err := p.GetWait(t.Context(), 48<<10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Release()
+		must.Get(p.GetWait(t.Context(), 48<<10)).Release()
 	})
 }
 
@@ -251,10 +244,7 @@ func TestMisuse(t *testing.T) {
 	late := b.Retain()
 	var all []*Buffer
 	for range 1000 {
-		c, err := p.Get(64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(p.Get(64))
 		if c == late {
 			t.Fatal("a buffer with a holder was handed out")
 		}
@@ -267,12 +257,8 @@ func TestMisuse(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	late.Release()
-	for _, c := range all {
-		c.Release()
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	releaseAll(all)
+	wantNothingLeft(t, p)
 }
 
 func TestGetWait(t *testing.T) {
@@ -327,9 +313,7 @@ func TestRegistrar(t *testing.T) {
 	p := New()
 	a, large := get(t, p, 10), get(t, p, 3<<20)
 	var r registrar
-	if err := p.Register(&r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Register(&r))
 	b := get(t, p, 5<<20)
 	if int64(r.bytes) != p.Stats().Mapped {
 		t.Errorf("%d bytes registered, %d mapped", r.bytes, p.Stats().Mapped)
@@ -357,16 +341,6 @@ func TestNoAllocs(t *testing.T) {
 		}); a >= 1 {
 			t.Errorf("%v allocations for %d bytes", a, n)
 		}
-	}
-}
-
-func BenchmarkGetRelease(b *testing.B) {
-	p := New()
-	defer p.Close()
-	b.ReportAllocs()
-	for b.Loop() {
-		x, _ := p.Get(64)
-		x.Release()
 	}
 }
 
@@ -431,12 +405,7 @@ func TestLastLargeOne(t *testing.T) {
 		b.Release()
 	}
 	b.Release()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	if n := p.Stats().Mapped; n != 0 {
-		t.Errorf("%d bytes are left", n)
-	}
+	wantNothingLeft(t, p)
 }
 
 // Many goroutines get and release large buffers while the pool is closed. All memory is unmapped
@@ -474,10 +443,7 @@ func TestFootprint(t *testing.T) {
 	p, other := New(), New()
 	defer p.Close()
 	defer other.Close()
-	b, err := p.Get(100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := get(t, p, 100)
 	s := b.Slice(10, 20)
 	if got := [...]int{b.Footprint(p), b.Footprint(other), s.Footprint(p)}; got != [...]int{128, 0, 0} {
 		t.Errorf("%v", got)
@@ -491,26 +457,12 @@ func TestReserve(t *testing.T) {
 	p := New(WithLimit(1 << 20))
 	defer p.Close()
 	p.Reserve(1 << 19)
-	var out []*Buffer
-	for {
-		b, err := p.Get(64 << 10)
-		if err != nil {
-			if !errors.Is(err, ErrLimit) {
-				t.Fatal(err)
-			}
-			break
-		}
-		out = append(out, b)
-	}
+	out := getAll(t, p, 64<<10)
 	if len(out) != 8 || p.Unused() != 1<<19 {
 		t.Fatalf("%d buffers, %d bytes unused", len(out), p.Unused())
 	}
 	for range 8 {
-		b, err := p.GetReserved(64 << 10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, b)
+		out = append(out, must.Get(p.GetReserved(64<<10)))
 	}
 	if _, err := p.GetReserved(1); !errors.Is(err, ErrLimit) {
 		t.Fatalf("beyond the limit: %v", err)
@@ -519,9 +471,7 @@ func TestReserve(t *testing.T) {
 	p.Await(1, func() { calls++ })
 	p.Await(2, func() { calls += 100 })
 	p.Unawait(2)
-	for _, b := range out[8:] {
-		b.Release()
-	}
+	releaseAll(out[8:])
 	if calls != 1 {
 		t.Errorf("calls of the waiter that is left, and 100 for each of the other: %d", calls)
 	}
@@ -529,14 +479,8 @@ func TestReserve(t *testing.T) {
 		t.Fatalf("what is reserved: %v", err)
 	}
 	p.Reserve(-1 << 19)
-	for _, b := range out[:8] {
-		b.Release()
-	}
-	b, err := p.Get(1 << 20)
-	if err != nil {
-		t.Fatalf("all of it: %v", err)
-	}
-	b.Release()
+	releaseAll(out[:8])
+	get(t, p, 1<<20).Release() // all of it
 	if p.Unused() != 1<<20 {
 		t.Errorf("%d unused", p.Unused())
 	}

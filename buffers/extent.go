@@ -55,7 +55,7 @@ func (p *Pool) warm(n int) *Buffer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keepLocked(b)
-	p.attendLocked()
+	p.notifyLocked()
 	return nil
 }
 

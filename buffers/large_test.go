@@ -6,6 +6,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // A large buffer is given beside a reservation that lasts and small buffers that nothing releases.
@@ -56,10 +58,7 @@ func TestDiscount(t *testing.T) {
 	if b, err := p.Get(1 << 20); err == nil {
 		t.Errorf("Get gave %d bytes beyond the limit", b.Len())
 	}
-	more, err := p.GetReserved(3 << 19)
-	if err != nil {
-		t.Fatal(err)
-	}
+	more := must.Get(p.GetReserved(3 << 19))
 	if b, err := p.GetReserved(3 << 19); err == nil {
 		t.Errorf("%d bytes more than the discounted buffer has", b.Len())
 	}

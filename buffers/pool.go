@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/sentinel"
+	"golang.org/x/sys/unix"
 )
 
 // Errors of this package.
@@ -194,10 +196,17 @@ func (p *Pool) ReserveForGood(bytes int64) {
 // it, smaller ones may use as much of the reservation, except for what is reserved for good.
 func (p *Pool) Reserve(more int64) {
 	p.reserved.Add(more)
-	if more < 0 && p.heed.Load() != 0 {
+	if more < 0 {
+		p.notify()
+	}
+}
+
+// notify calls notifyLocked if a goroutine may wait for memory.
+func (p *Pool) notify() {
+	if p.heed.Load() != 0 {
 		p.mu.Lock()
-		p.attendLocked()
-		p.mu.Unlock()
+		defer p.mu.Unlock()
+		p.notifyLocked()
 	}
 }
 
@@ -217,11 +226,7 @@ func (b *Buffer) Discount() {
 		return
 	}
 	p.discounted.Add(int64(len(b.mem)))
-	if p.heed.Load() != 0 {
-		p.mu.Lock()
-		p.attendLocked()
-		p.mu.Unlock()
-	}
+	p.notify()
 }
 
 // GetReserved is Get that may use the bytes of Reserve, ReserveForGood and Discount too.
@@ -343,7 +348,7 @@ func (p *Pool) mapArenaLocked(ctx context.Context, size, class, count int) (*hom
 	}
 	if err != nil {
 		p.mapped -= int64(size)
-		p.attendLocked() // a getter may have waited for the limit because of this mapping
+		p.notifyLocked() // a getter may have waited for the limit because of this mapping
 		return nil, err
 	}
 	h := &home{Arena: a, class: class, bufs: make([]Buffer, count)}
@@ -366,7 +371,7 @@ func newArena(ctx context.Context, size int, isShared bool) (a Arena, err error)
 		}
 	}
 	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
-		a.Mem, err = mapMemory(size)
+		a.Mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	}
 	if err != nil {
 		return a, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
@@ -402,7 +407,7 @@ func (p *Pool) unmap(h *home) {
 
 func (a *Arena) unmap() {
 	if a.FD < 0 {
-		unmapMemory(a.Mem)
+		_ = unix.Munmap(a.Mem)
 		return
 	}
 	memfd.Unmap(a.Mem)
@@ -476,7 +481,7 @@ func (p *Pool) put(b *Buffer) {
 	}
 	if parent := b.parent; parent != nil {
 		b.mem, b.parent, b.view, b.free = nil, nil, false, true
-		slices.Put(b)
+		sliceBuffers.Put(b)
 		parent.Release()
 		return
 	}
@@ -538,7 +543,7 @@ func (p *Pool) put(b *Buffer) {
 	if p.heed.Load() != 0 {
 		p.coolLocked()
 	}
-	p.attendLocked()
+	p.notifyLocked()
 }
 
 // Limit returns the number of bytes that may be mapped, or 0 if it is not bounded.
@@ -569,9 +574,9 @@ func (p *Pool) Unawait(key any) {
 	}
 }
 
-// attendLocked calls the functions of Await and wakes waiting getters after memory has come back.
+// notifyLocked calls the functions of Await and wakes waiting getters after memory has come back.
 // It finishes a closed pool when no buffer is out. mu must be held.
-func (p *Pool) attendLocked() {
+func (p *Pool) notifyLocked() {
 	for key, f := range p.awaiting {
 		p.heed.Add(-1)
 		delete(p.awaiting, key)
@@ -653,12 +658,7 @@ func (p *Pool) Register(r Registrar) error {
 func (p *Pool) Unregister(r Registrar) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, have := range p.registrars {
-		if have == r {
-			p.registrars = append(p.registrars[:i:i], p.registrars[i+1:]...)
-			return
-		}
-	}
+	p.registrars = slices.DeleteFunc(p.registrars, func(have Registrar) bool { return have == r })
 }
 
 // Share makes the pool map new arenas so that other processes can read them. A transport calls it

@@ -8,16 +8,14 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // Buffers of a shared pool lie in files that can be mapped elsewhere, at the place that Locate
 // returns. Buffers from before Share, and memory of lenders, do not.
 func TestShare(t *testing.T) {
 	p := New()
-	old, err := p.Get(100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := get(t, p, 100)
 	if err := p.Share(); err != nil {
 		t.Skip(err)
 	}
@@ -29,20 +27,14 @@ func TestShare(t *testing.T) {
 	}
 	old.Release()
 	for _, n := range []int{5000, 3 << 20} {
-		b, err := p.Get(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := get(t, p, n)
 		b.Bytes()[n-1] = 42
 		s := b.Slice(n-10, 10)
 		a, off, ok := s.Locate(s.Bytes())
 		if !ok || a.FD < 0 {
 			t.Fatalf("%d bytes have no place", n)
 		}
-		view, err := memfd.Open(a.FD, len(a.Mem))
-		if err != nil {
-			t.Fatal(err)
-		}
+		view := must.Get(memfd.Open(a.FD, len(a.Mem)))
 		if view[off+9] != 42 {
 			t.Errorf("%d bytes are not where they are said to be", n)
 		}
@@ -56,9 +48,7 @@ func TestShare(t *testing.T) {
 		s.Release()
 		b.Release()
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	wantNothingLeft(t, p)
 }
 
 type lenderFunc func(bool)
@@ -86,12 +76,9 @@ func TestBorrow(t *testing.T) {
 	if back != 1 {
 		t.Errorf("it went back %d times", back)
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
-	own, err := New().Get(10)
-	if err != nil || own.ReadOnly() {
-		t.Error("own memory is read-only", err)
+	wantNothingLeft(t, p)
+	if get(t, New(), 10).ReadOnly() {
+		t.Error("own memory is read-only")
 	}
 }
 
@@ -99,10 +86,7 @@ func TestBorrow(t *testing.T) {
 func TestAbandon(t *testing.T) {
 	for _, n := range []int{100, 2 << 20} {
 		p := New()
-		b, err := p.Get(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := get(t, p, n)
 		mem := &b.Bytes()[0]
 		s := b.Slice(0, 10)
 		b.Release()
@@ -111,10 +95,7 @@ func TestAbandon(t *testing.T) {
 			t.Errorf("%d are in use", in)
 		}
 		for range 1000 {
-			b, err := p.Get(min(n, 1<<16))
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := get(t, p, min(n, 1<<16))
 			if n < 1<<16 && &b.Bytes()[0] == mem {
 				t.Fatal("it is handed out again")
 			}
@@ -134,35 +115,22 @@ func TestAbandon(t *testing.T) {
 // An arena in which a buffer was abandoned gives no further buffers. It is unmapped when the last
 // of its buffers has been released. Mappings in other processes stay.
 func TestAbandonedArena(t *testing.T) {
-	p := New()
-	if err := p.Share(); err != nil {
-		t.Skip(err)
-	}
+	p := shared(t, New())
 	var all [4]*Buffer // of one arena
 	for i := range all {
-		b, err := p.Get(4096)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[i] = b
+		all[i] = get(t, p, 4096)
 	}
 	a, off, ok := all[1].Locate(all[1].Bytes())
 	if _, _, same := all[3].Locate(a.Mem); !ok || !same {
 		t.Fatal("the buffers are not in one arena")
 	}
-	view, err := memfd.Open(a.FD, len(a.Mem))
-	if err != nil {
-		t.Fatal(err)
-	}
+	view := must.Get(memfd.Open(a.FD, len(a.Mem)))
 	defer memfd.Unmap(view)
 	all[1].Bytes()[0] = 42
 	all[0].Release()
 	all[1].Abandon()
 	for range 1000 {
-		b, err := p.Get(4096)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := get(t, p, 4096)
 		if _, ok := a.Offset(b.Bytes()); ok {
 			t.Fatal("a buffer of the arena is handed out")
 		}
@@ -170,17 +138,16 @@ func TestAbandonedArena(t *testing.T) {
 		defer b.Release()
 	}
 	all[2].Release()
-	p.mu.Lock()
-	_, isMapped := p.homes[a.ID]
-	p.mu.Unlock()
-	if !isMapped {
+	isMapped := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.homes[a.ID] != nil
+	}
+	if !isMapped() {
 		t.Error("the arena is gone while a buffer in it is held")
 	}
 	all[3].Release()
-	p.mu.Lock()
-	_, isMapped = p.homes[a.ID]
-	p.mu.Unlock()
-	if isMapped {
+	if isMapped() {
 		t.Error("the arena is mapped though nothing in it is held")
 	}
 	if view[off] != 42 {
@@ -214,14 +181,8 @@ func TestLenderHears(t *testing.T) {
 // A view, and slices of it, are read-only and keep the memory alive. They lie in the memory of the
 // buffer.
 func TestView(t *testing.T) {
-	p := New()
-	if err := p.Share(); err != nil {
-		t.Skip(err)
-	}
-	b, err := p.Get(5000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := shared(t, New())
+	b := get(t, p, 5000)
 	v := b.View(b.Bytes()[10:20])
 	s := v.Slice(1, 2)
 	if b.ReadOnly() || !v.ReadOnly() || !s.ReadOnly() || v.Len() != 10 || v.Cap() != 10 || v.Lender() != nil {
@@ -237,17 +198,11 @@ func TestView(t *testing.T) {
 		t.Errorf("%d are in use while a slice of a view is", in)
 	}
 	s.Release()
-	other, err := p.Get(5000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s := other.Slice(0, 1); s.ReadOnly() {
+	other := get(t, p, 5000)
+	s = other.Slice(0, 1)
+	if s.ReadOnly() {
 		t.Error("a slice is read-only because another was")
-	} else {
-		s.Release()
 	}
+	s.Release()
 	other.Release()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
 }

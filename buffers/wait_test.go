@@ -9,16 +9,14 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // A buffer that is sent to several targets is being sent until the last send ends.
 func TestSeveralSends(t *testing.T) {
 	p := buffers.New()
 	defer p.Close()
-	b, err := p.Get(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(p.Get(10))
 	b.BeginSend()
 	b.BeginSend()
 	b.SetDelivered() // a third one, within the process
@@ -33,8 +31,8 @@ func TestSeveralSends(t *testing.T) {
 		t.Errorf("the buffer is %v", b.State())
 	}
 	b.Release()
-	if b, err = p.Get(10); err != nil || b.State() != buffers.Owned {
-		t.Fatalf("a buffer that is used again is %v, %v", b.State(), err)
+	if b = must.Get(p.Get(10)); b.State() != buffers.Owned {
+		t.Fatalf("a buffer that is used again is %v", b.State())
 	}
 	b.Release()
 }
@@ -43,10 +41,7 @@ func TestSeveralSends(t *testing.T) {
 func TestWait(t *testing.T) {
 	p := buffers.New()
 	defer p.Close()
-	b, err := p.Get(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(p.Get(10))
 	for range 1000 {
 		b.BeginSend()
 		b.BeginSend()

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // A large buffer that needs new memory is not made once ctx has ended, and the pool stays usable. A
@@ -33,15 +35,9 @@ func TestGetWithin(t *testing.T) {
 		if _, err := p.GetWait(ctx, n); !errors.Is(err, ended) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
-		b, err := p.Get(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(p.Get(n))
 		b.Release()
-		if b, err = p.GetWithin(ctx, n); err != nil {
-			t.Fatalf("%d bytes that are mapped: %v", n, err)
-		}
-		b.Release()
+		must.Get(p.GetWithin(ctx, n)).Release() // the memory is mapped
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // A buffer has the length of what was written, whatever length it was made with and
@@ -49,16 +51,12 @@ func TestWriteAfterResize(t *testing.T) {
 	b := get(t, p, 100)
 	defer b.Release()
 	copy(b.Bytes(), "head")
-	if err := b.Resize(4); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(b.Resize(4))
 	b.WriteString(" tail")
 	if string(b.Bytes()) != "head tail" {
 		t.Errorf("the buffer is %q", b.Bytes())
 	}
-	if err := b.Resize(0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(b.Resize(0))
 	b.WriteString("x")
 	if string(b.Bytes()) != "x" {
 		t.Errorf("the buffer is %q", b.Bytes())

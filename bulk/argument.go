@@ -36,7 +36,7 @@ func (ep *Endpoint) PullArgument(ctx context.Context, a *Argument, off int64, ds
 	}
 	mem, n := newLocal(dst)
 	if err := a.Handle.check(ReadOnly, off, n); err != nil {
-		return 0, failed("pull", &a.Handle, off, n, err)
+		return 0, wrapTransfer("pull", &a.Handle, off, n, err)
 	}
 	mem.write(a.Snapshot[off:off+n], 0)
 	return n, nil
@@ -50,7 +50,7 @@ func PipelineArgument(ctx context.Context, ep *Endpoint, a *Argument, opts ...Op
 	}
 	return func(yield func(Piece, error) bool) {
 		if err := a.Handle.check(ReadOnly, 0, a.Handle.Len()); err != nil {
-			yield(Piece{}, failed("pipeline", &a.Handle, 0, a.Handle.Len(), err))
+			yield(Piece{}, wrapTransfer("pipeline", &a.Handle, 0, a.Handle.Len(), err))
 		} else if len(a.Snapshot) > 0 {
 			yield(Piece{bytes: a.Snapshot}, nil)
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -51,15 +52,8 @@ type side struct {
 
 func endpoint(t testing.TB, c *rocl.Context, opts ...bulk.Option) side {
 	t.Helper()
-	ep, err := bulk.Open(deadline(t), c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ep.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	})
+	ep := try.Get(bulk.Open(deadline(t), c, opts...))(t)
+	t.Cleanup(func() { try.Check(t, ep.Close(deadline(t))) })
 	return side{ep, c}
 }
 
@@ -83,11 +77,16 @@ func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...b
 
 func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Region {
 	t.Helper()
-	reg, err := ep.Expose(r, s...)
-	if err != nil {
-		t.Fatal(err)
+	return try.Get(ep.Expose(r, s...))(t)
+}
+
+// pulls checks the bytes of a pull.
+func pulls(t testing.TB, target side, h bulk.Handle, off int64, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := target.Pull(deadline(t), h, off, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
+		t.Errorf("pull of %d bytes: %d, %v", len(want), n, err)
 	}
-	return reg
 }
 
 // pattern returns the bytes of which counting returns the beginning.
@@ -125,10 +124,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 			segs, mems = append(segs, bulk.Bytes(p)), append(mems, p)
 			continue
 		}
-		b, err := c.Buffer(len(p))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := try.Get(c.Buffer(len(p)))(t)
 		copy(b.Bytes(), p)
 		segs, mems = append(segs, bulk.Buffer(b)), append(mems, b.Bytes())
 		t.Cleanup(b.Release)
@@ -193,9 +189,7 @@ func TestSegments(t *testing.T) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) || err.Error() != "bulk: expose memory: no segment is given" {
 			t.Error("no segment:", err)
 		}
-		if _, err := origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)); !errors.Is(err, bulk.ErrRange) {
-			t.Error("no buffer:", err)
-		}
+		try.Fails(origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)))(t, bulk.ErrRange) // no buffer
 		for _, r := range []bulk.Rights{0, 4, 255} {
 			if _, err := origin.Expose(r, bulk.Bytes(nil)); !errors.Is(err, bulk.ErrRights) {
 				t.Errorf("%v: %v", r, err)
@@ -204,16 +198,10 @@ func TestSegments(t *testing.T) {
 		none := expose(t, origin, bulk.ReadWrite, bulk.Bytes(nil), bulk.Bytes([]byte{}))
 		h := none.Handle()
 		for _, p := range [][]byte{nil, {}} {
-			if n, err := target.Pull(deadline(t), h, 0, p); n != 0 || err != nil {
-				t.Error(n, err)
-			}
-			if n, err := target.Push(deadline(t), h, 0, p, p); n != 0 || err != nil {
-				t.Error(n, err)
-			}
+			try.Gives(target.Pull(deadline(t), h, 0, p))(t, 0)
+			try.Gives(target.Push(deadline(t), h, 0, p, p))(t, 0)
 		}
-		if n, err := target.Pull(deadline(t), h, 0); n != 0 || err != nil {
-			t.Error(n, err)
-		}
+		try.Gives(target.Pull(deadline(t), h, 0))(t, 0)
 		m, err := target.View(deadline(t), h, 0, 0)
 		if err != nil || m.Len() != 0 {
 			t.Fatal(err)
@@ -223,19 +211,12 @@ func TestSegments(t *testing.T) {
 		text := []byte("overlap")
 		twice := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text[:5]), bulk.Bytes(nil), bulk.Bytes(text[2:]))
 		again := expose(t, origin, bulk.ReadOnly, bulk.Bytes(text))
-		p, q := make([]byte, twice.Len()), make([]byte, len(text))
-		if _, err := target.Pull(deadline(t), twice.Handle(), 0, p); err != nil || string(p) != "overlerlap" {
-			t.Errorf("%q, %v", p, err)
-		}
-		if _, err := target.Pull(deadline(t), again.Handle(), 0, q); err != nil || string(q) != "overlap" {
-			t.Errorf("%q, %v", q, err)
-		}
+		pulls(t, target, twice.Handle(), 0, []byte("overlerlap"))
+		pulls(t, target, again.Handle(), 0, text)
 
 		both := []byte("........")
 		lapped := expose(t, origin, bulk.WriteOnly, bulk.Bytes(both[1:5]), bulk.Bytes(both[3:7]))
-		if n, err := target.Push(deadline(t), lapped.Handle(), 0, []byte("abcdefgh")); n != 8 || err != nil {
-			t.Error(n, err)
-		}
+		try.Gives(target.Push(deadline(t), lapped.Handle(), 0, []byte("abcdefgh")))(t, 8)
 		if err := lapped.Revoke(deadline(t)); err != nil || string(both) != ".abefgh." {
 			t.Errorf("segments that overlap: %q, %v", both, err)
 		}
@@ -259,21 +240,14 @@ func manySegments(t *testing.T, origin, target side, n int) {
 		want = append(want, all[2*i:2*i+i%3]...)
 	}
 	many := expose(t, origin, bulk.ReadOnly, segs...)
-	got := make([]byte, many.Len())
-	if n, err := target.Pull(deadline(t), many.Handle(), 0, got); err != nil || n != int64(len(want)) || !bytes.Equal(got, want) {
-		t.Error(n, err)
-	}
+	pulls(t, target, many.Handle(), 0, want)
 	room := bytes.Repeat([]byte{'x'}, 2*n)
 	for i := range segs {
 		segs[i] = bulk.Bytes(room[2*i : 2*i+i%3])
 	}
 	many = expose(t, origin, bulk.WriteOnly, segs...)
-	if n, err := target.Push(deadline(t), many.Handle(), 0, want); err != nil || n != int64(len(want)) {
-		t.Error(n, err)
-	}
-	if err := many.Revoke(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Gives(target.Push(deadline(t), many.Handle(), 0, want))(t, int64(len(want)))
+	try.Check(t, many.Revoke(deadline(t)))
 	for i := range n {
 		if !bytes.Equal(room[2*i:2*i+i%3], all[2*i:2*i+i%3]) || !bytes.Equal(room[2*i+i%3:2*i+2], []byte("xx")[i%3:]) {
 			t.Fatalf("segment %d has %q", i, room[2*i:2*i+2])
@@ -300,9 +274,7 @@ func TestRangeErrors(t *testing.T) {
 				t.Errorf("slice %v: %v", x, err)
 			}
 		}
-		if _, err := target.View(deadline(t), h, 2, -1); !errors.Is(err, bulk.ErrRange) {
-			t.Error(err)
-		}
+		try.Fails(target.View(deadline(t), h, 2, -1))(t, bulk.ErrRange)
 	})
 }
 
@@ -359,9 +331,7 @@ func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
 		t.Fatal(len(p), err)
 	}
 	f(p)
-	if err := codec.Decode(p, &h); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, codec.Decode(p, &h))
 	return h
 }
 
@@ -388,17 +358,9 @@ func TestForgedHandles(t *testing.T) {
 		if err != nil || part.Len() != 20 || part.Rights() != bulk.ReadOnly || part.Origin() != origin.ID() {
 			t.Fatal(part, err)
 		}
-		p := make([]byte, 20)
-		if _, err := target.Pull(deadline(t), part, 0, p); err != nil || !bytes.Equal(p, mem[15:35]) {
-			t.Fatal(err)
-		}
-		one, err := part.Slice(0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := one.Slice(0, 0); !errors.Is(err, bulk.ErrNarrow) {
-			t.Error(err)
-		}
+		pulls(t, target, part, 0, mem[15:35])
+		one := try.Get(part.Slice(0, 1))(t)
+		try.Fails(one.Slice(0, 0))(t, bulk.ErrNarrow)
 		if same, err := one.Slice(0, 1); err != nil || same != one {
 			t.Error(err)
 		}
@@ -439,54 +401,36 @@ func TestForgedHandles(t *testing.T) {
 			}
 		}
 		// A key of another region, or for another endpoint.
-		if err := pull(forge(t, whole, func(p []byte) {
+		try.Fails(pull(forge(t, whole, func(p []byte) {
 			o, _ := codec.Append(nil, new(other.Handle()))
 			copy(p[atKey:atDepth], o[atKey:])
-		})); !errors.Is(err, bulk.ErrKey) {
-			t.Error(err)
-		}
+		})))(t, bulk.ErrKey)
 		own := expose(t, third, bulk.ReadWrite, bulk.Bytes(make([]byte, 100))).Handle()
-		if err := pull(forge(t, own, func(p []byte) {
+		try.Fails(pull(forge(t, own, func(p []byte) {
 			o, _ := codec.Append(nil, &whole)
 			copy(p[atOrigin:atRegion], o[atOrigin:])
-		})); !errors.Is(err, bulk.ErrKey) {
-			t.Error(err)
-		}
-		if err := pull(bulk.Handle{}); !errors.Is(err, bulk.ErrRights) {
-			t.Error(err)
-		}
+		})))(t, bulk.ErrKey)
+		try.Fails(pull(bulk.Handle{}))(t, bulk.ErrRights)
 		// Requests that an honest target would refuse itself.
 		for _, x := range [][2]uint64{{0, 21}, {20, 1}, {math.MaxUint64, 2}, {2, math.MaxUint64}, {1 << 63, 1}} {
 			if err := bulk.Ask(deadline(t), target.Endpoint, part, x[0], x[1]); !errors.Is(err, bulk.ErrRange) && !errors.Is(err, rocl.ErrTooLarge) {
 				t.Errorf("%v: %v", x, err)
 			}
 		}
-		if err := bulk.AskWrite(deadline(t), target.Endpoint, part, 0, []byte{1}); !errors.Is(err, bulk.ErrRights) {
-			t.Error(err)
-		}
+		try.Fails(bulk.AskWrite(deadline(t), target.Endpoint, part, 0, []byte{1}))(t, bulk.ErrRights)
 		// Messages of other protocols have no effect.
-		me, err := target.c.Register(deadline(t), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		me := try.Get(target.c.Register(deadline(t), nil))(t)
 		for _, tag := range []uint64{0, bulk.TagRead, bulk.TagWrite} {
 			for _, n := range []int{0, 1, 8, 200, 1000} {
-				if err := me.SendBytes(deadline(t), origin.ID(), tag, make([]byte, n)); err != nil {
-					t.Error(err)
-				}
-				m, err := me.CallBytes(deadline(t), origin.ID(), tag, make([]byte, n))
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.Check(t, me.SendBytes(deadline(t), origin.ID(), tag, make([]byte, n)))
+				m := try.Get(me.CallBytes(deadline(t), origin.ID(), tag, make([]byte, n)))(t)
 				m.Release()
 			}
 		}
 		if !bytes.Equal(mem, counting(100)) {
 			t.Error("memory was written")
 		}
-		if err := pull(part); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, pull(part))
 	})
 }
 
@@ -519,20 +463,12 @@ func TestForwardedHandle(t *testing.T) {
 		if _, err := c.Pull(deadline(t), got, 0, p); err != nil || !bytes.Equal(p, counting(1 << 20)[1000:501_000]) {
 			t.Fatal(err)
 		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, r.Revoke(deadline(t)))
 		for range 2 {
-			if _, err := c.Pull(deadline(t), got, 0, p); !errors.Is(err, bulk.ErrRevoked) {
-				t.Error(err)
-			}
-			if _, err := b.Push(deadline(t), r.Handle(), 0, p); !errors.Is(err, bulk.ErrRevoked) {
-				t.Error(err)
-			}
+			try.Fails(c.Pull(deadline(t), got, 0, p))(t, bulk.ErrRevoked)
+			try.Fails(b.Push(deadline(t), r.Handle(), 0, p))(t, bulk.ErrRevoked)
 		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, r.Close())
 	})
 }
 
@@ -568,9 +504,7 @@ func TestCancel(t *testing.T) {
 			if !bytes.Equal(was[:got], mem[:got]) || err != nil && got == int64(n) || percent == 0 && got > 0 {
 				t.Errorf("%d%%: %d bytes are said to be there", percent, got)
 			}
-			if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // all earlier transfers have ended
-				t.Error(err)
-			}
+			try.Works(target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)))(t) // all earlier transfers have ended
 			if !bytes.Equal(dst, was) {
 				t.Errorf("%d%%: written to after the end", percent)
 			}
@@ -584,9 +518,7 @@ func TestCancel(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
 		defer cancel()
 		<-ctx.Done()
-		if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil { // behind all requests of the transfer before
-			t.Error(err)
-		}
+		try.Works(target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)))(t) // behind all requests of the transfer before
 		eventually.True(t, "the requests are served", func() bool { return origin.Stats().Serving == 0 })
 		served := origin.Stats()
 		if got, err := target.Pull(ctx, r.Handle(), 0, make([]byte, n)); got != 0 || !errors.Is(err, context.DeadlineExceeded) || origin.Stats() != served {
@@ -602,10 +534,7 @@ func TestCancel(t *testing.T) {
 func TestView(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
-		b, err := origin.c.Buffer(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := try.Get(origin.c.Buffer(n))(t)
 		copy(b.Bytes(), counting(n))
 		plain := counting(n)
 		for name, mem := range map[string]struct {
@@ -641,13 +570,9 @@ func TestView(t *testing.T) {
 			if isInPlace && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: revoked while it is viewed: %v", name, err)
 			}
-			if _, err := target.View(deadline(t), r.Handle(), 0, 1); !errors.Is(err, bulk.ErrRevoked) {
-				t.Error(err)
-			}
+			try.Fails(target.View(deadline(t), r.Handle(), 0, 1))(t, bulk.ErrRevoked)
 			m.Release()
-			if err := r.Revoke(deadline(t)); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, r.Revoke(deadline(t)))
 		}
 		b.Release()
 	})
@@ -667,7 +592,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 			var all sync.WaitGroup
 			var begun sync.WaitGroup
 			begun.Add(2)
-			try := func(f func() (int64, error)) {
+			repeat := func(f func() (int64, error)) {
 				all.Go(func() {
 					var once sync.Once
 					for {
@@ -682,13 +607,11 @@ func TestRevokeDuringTransfers(t *testing.T) {
 					}
 				})
 			}
-			try(func() (int64, error) { return target.Pull(deadline(t), read.Handle(), 0, make([]byte, n)) })
+			repeat(func() (int64, error) { return target.Pull(deadline(t), read.Handle(), 0, make([]byte, n)) })
 			ones := bytes.Repeat([]byte{1}, n)
-			try(func() (int64, error) { return target.Push(deadline(t), written.Handle(), 0, ones) })
+			repeat(func() (int64, error) { return target.Push(deadline(t), written.Handle(), 0, ones) })
 			begun.Wait()
-			if err := errors.Join(written.Revoke(deadline(t)), read.Revoke(deadline(t))); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, written.Revoke(deadline(t)), read.Revoke(deadline(t)))
 			was := byte(round + 2)
 			for i := range mem {
 				source[i], mem[i] = was, was // under -race this is seen if anything still reads or writes it
@@ -729,9 +652,7 @@ func TestRandomSegments(t *testing.T) {
 				p[i] ^= 0xaa
 			}
 			copy(want[off:], p)
-			if got, err := target.Push(deadline(t), r.Handle(), int64(off), pieces(p)...); err != nil || got != int64(k) {
-				t.Fatal(got, err)
-			}
+			try.Gives(target.Push(deadline(t), r.Handle(), int64(off), pieces(p)...))(t, int64(k))
 			if err := r.Close(); err != nil || !bytes.Equal(gather(), want) {
 				t.Fatal("other bytes were pushed: ", err)
 			}
@@ -841,9 +762,7 @@ func TestPipeline(t *testing.T) {
 				}
 			}
 		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, r.Revoke(deadline(t)))
 		if n := bulk.InFlight(target.Endpoint); n != 0 {
 			t.Errorf("%d transfers are still counted", n)
 		}
@@ -855,27 +774,17 @@ func TestClose(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 1<<20)))
 		h := r.Handle()
-		if _, err := target.Pull(deadline(t), h, 0, make([]byte, 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(target.Pull(deadline(t), h, 0, make([]byte, 1<<20)))(t)
 		for range 2 {
-			if err := origin.Close(deadline(t)); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, origin.Close(deadline(t)))
 		}
 		want := rocl.ErrGone
 		if origin == target {
 			want = rocl.ErrClosed
 		}
-		if _, err := target.Pull(deadline(t), h, 0, make([]byte, 1<<20)); !errors.Is(err, want) {
-			t.Error(err)
-		}
-		if _, err := origin.Expose(bulk.ReadOnly, bulk.Bytes(nil)); !errors.Is(err, rocl.ErrClosed) {
-			t.Error(err)
-		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Fails(target.Pull(deadline(t), h, 0, make([]byte, 1<<20)))(t, want)
+		try.Fails(origin.Expose(bulk.ReadOnly, bulk.Bytes(nil)))(t, rocl.ErrClosed)
+		try.Check(t, r.Close())
 	})
 }
 
@@ -936,12 +845,8 @@ func TestArgument(t *testing.T) {
 		if more := target.Stats().Transfers - before; more != 1 {
 			t.Errorf("%d transfers", more)
 		}
-		if _, err := target.PullArgument(deadline(t), &q.Small, limit, make([]byte, 1)); !errors.Is(err, bulk.ErrRange) {
-			t.Error(err)
-		}
-		if _, err := target.PullArgument(deadline(t), &q.Unread, 0); !errors.Is(err, bulk.ErrRights) {
-			t.Error(err)
-		}
+		try.Fails(target.PullArgument(deadline(t), &q.Small, limit, make([]byte, 1)))(t, bulk.ErrRange)
+		try.Fails(target.PullArgument(deadline(t), &q.Unread, 0))(t, bulk.ErrRights)
 		q.Small.Snapshot = q.Small.Snapshot[1:] // it does not fit the handle
 		if _, err := target.PullArgument(deadline(t), &q.Small, 0, got[:limit]); err != nil || len(bytes.Trim(got[:limit], "\x00")) > 0 {
 			t.Error(err)

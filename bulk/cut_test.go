@@ -4,8 +4,6 @@ package bulk_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -13,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -55,14 +54,9 @@ func TestConnectionCut(t *testing.T) {
 			left.Store(cuts)
 			segs, gather := segments(t, origin.c, [][]byte{bytes.Clone(want)}, isRegistered)
 			r := expose(t, origin, bulk.ReadWrite, segs...)
-			got := make([]byte, n)
-			if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, want) {
-				t.Fatal("pull: ", err)
-			}
-			got = counting(n + 1)[1:]
-			if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
-				t.Fatal("push: ", err)
-			}
+			pulls(t, target, r.Handle(), 0, want)
+			got := counting(n + 1)[1:]
+			try.Get(target.Push(deadline(t), r.Handle(), 0, got))(t)
 			if left.Load() > 0 {
 				t.Error("connections that did not break: ", left.Load())
 			}
@@ -71,31 +65,4 @@ func TestConnectionCut(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Many simultaneous transfers that are given up delay neither other transfers nor the end of the
-// region.
-func TestManyTransfers(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
-		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(4<<20)))
-		ctx, cancel := context.WithCancel(deadline(t))
-		defer cancel()
-		var all []*bulk.Transfer
-		for range 64 {
-			all = append(all, target.StartPull(ctx, r.Handle(), 0, make([]byte, 1<<20)))
-		}
-		p := make([]byte, 100)
-		if _, err := target.Pull(deadline(t), r.Handle(), 7, p); err != nil || !bytes.Equal(p, counting(107)[7:]) {
-			t.Error(err)
-		}
-		cancel()
-		for _, tr := range all {
-			if _, err := tr.Wait(deadline(t)); err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	})
 }

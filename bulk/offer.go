@@ -29,7 +29,7 @@ func (ep *Endpoint) pushByOffer(ctx context.Context, mv *move, from int64) (int6
 	}()
 	h := r.Handle()
 	source := move{h: &h, off: mv.at}
-	return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(func(ctx context.Context, mv *move, at, n int64) error {
+	return ep.each(ctx, mv, from, ep.cfg.large, mv.pieces, patient(func(ctx context.Context, at, n int64) error {
 		m, err := ep.ask(ctx, mv.h.origin, tagOffer, nil, mv.request(at, n), source.request(at, n))
 		if err != nil {
 			return err
@@ -38,28 +38,22 @@ func (ep *Endpoint) pushByOffer(ctx context.Context, mv *move, from int64) (int6
 	}))
 }
 
-// accept reads the bytes of an offer into a region. It owns m.
-func (ep *Endpoint) accept(m *rocl.Message, q *request, data []byte) {
+// accept reads the bytes of an offer into a region: see answer.
+func (ep *Endpoint) accept(m *rocl.Message, q *request, data []byte) error {
 	source, rest, err := parseRequest(data)
 	h := Handle(source.Handle)
 	if err != nil || len(rest) > 0 || source.Len != q.Len || h.origin != m.From() {
-		ep.refuse(m, 0, errProtocol)
-		return
+		return errProtocol
 	}
 	r, off, err := ep.admit(q, WriteOnly)
 	if err != nil {
-		ep.refuse(m, 0, err)
-		return
+		return err
 	}
 	ep.server.Go(func() {
 		ep.flight.begin()
 		_, err := ep.pullByMessages(ep.life, &move{&h, int64(source.Off), &r.mem, off, int64(q.Len)}, 0, tagFetch)
 		ep.flight.end()
-		r.end()
-		if err != nil {
-			ep.refuse(m, 0, err)
-			return
-		}
-		ep.written(m, q.Len)
+		ep.written(m, q, r, err)
 	})
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -31,10 +32,30 @@ func remotes(t *testing.T, opts ...bulk.Option) (origin, target side) {
 	origin = endpoint(t, cl.Open(0, transports["tcp"]...), opts...)
 	target = endpoint(t, cl.Open(0, transports["tcp"]...), opts...)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(make([]byte, 1)))
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(target.Pull(deadline(t), r.Handle(), 0, make([]byte, 1)))(t)
 	return origin, target
+}
+
+// thereAndBack pulls most of a region with n bytes in k segments to a number of slices, and pushes
+// other bytes from there. around calls the transfer, a pull or a push.
+func thereAndBack(t *testing.T, origin, target side, n, k, parts int, isRegistered bool, around func(what string, transfer func())) {
+	t.Helper()
+	mem := counting(n)
+	segs, gather := segments(t, origin.c, cut(mem, k), isRegistered)
+	r := expose(t, origin, bulk.ReadWrite, segs...)
+	got := make([]byte, n-5)
+	around("pull", func() {
+		if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
+			t.Fatal("pull: ", err)
+		}
+	})
+	for i := range got {
+		got[i] ^= 0x55
+	}
+	around("push", func() { try.Get(target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...))(t) })
+	if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
+		t.Error("other bytes were pushed: ", err)
+	}
 }
 
 // Between large segments and slices, bytes that come over TCP are copied neither by the origin nor
@@ -50,31 +71,14 @@ func TestNoCopies(t *testing.T) {
 		for _, parts := range []int{1, 20} {
 			for _, isRegistered := range []bool{false, true} {
 				t.Run(fmt.Sprint(k, " segments, ", parts, " slices, registered ", isRegistered), func(t *testing.T) {
-					mem := counting(n)
 					most := uint64(k+parts+n>>20+1) * 16 << 10
-					segs, gather := segments(t, origin.c, cut(mem, k), isRegistered)
-					r := expose(t, origin, bulk.ReadWrite, segs...)
-					got := make([]byte, n-5)
-					before := copied(origin, target)
-					if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
-						t.Fatal("pull: ", err)
-					}
-					if more := copied(origin, target) - before; more > most {
-						t.Errorf("a pull copied %d bytes", more)
-					}
-					for i := range got {
-						got[i] ^= 0x55
-					}
-					before = copied(origin, target)
-					if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
-						t.Fatal("push: ", err)
-					}
-					if more := copied(origin, target) - before; more > most {
-						t.Errorf("a push copied %d bytes", more)
-					}
-					if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
-						t.Error("other bytes were pushed: ", err)
-					}
+					thereAndBack(t, origin, target, n, k, parts, isRegistered, func(what string, transfer func()) {
+						before := copied(origin, target)
+						transfer()
+						if more := copied(origin, target) - before; more > most {
+							t.Errorf("a %s copied %d bytes", what, more)
+						}
+					})
 				})
 			}
 		}
@@ -147,9 +151,7 @@ func TestCancelPush(t *testing.T) {
 		}
 	}
 	eventually.True(t, "the origin serves no request", func() bool { return origin.Stats().Serving == 0 })
-	if err := r.Revoke(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, r.Revoke(deadline(t)))
 }
 
 // A target that keeps no rule cannot have the origin read from others, or write what it may not.
@@ -186,9 +188,7 @@ func TestHostileOffers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := bulk.Offer(deadline(t), target.Endpoint, scratch, own, 0, 0, n, n); err != nil {
-		t.Error("an honest offer: ", err)
-	}
+	try.Check(t, bulk.Offer(deadline(t), target.Endpoint, scratch, own, 0, 0, n, n)) // an honest offer
 	if err := r.Revoke(deadline(t)); err != nil || !isZero(mem) {
 		t.Error("the region was written: ", err)
 	}
@@ -217,9 +217,7 @@ func TestEndsWhilePushed(t *testing.T) {
 				}
 			}()
 			eventually.True(t, "pieces are pushed", func() bool { return origin.Stats().Writes > 3 })
-			if err := end(origin, r); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, end(origin, r))
 			if err := <-ended; !errors.Is(err, bulk.ErrRevoked) && !errors.Is(err, rocl.ErrGone) {
 				t.Error(err)
 			}

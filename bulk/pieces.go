@@ -11,12 +11,12 @@ import (
 )
 
 // A pieceFunc moves the n bytes from at of a transfer.
-type pieceFunc func(ctx context.Context, mv *move, at, n int64) error
+type pieceFunc func(ctx context.Context, at, n int64) error
 
 // patient returns a function that calls one again while the origin is too busy.
 func patient(one pieceFunc) pieceFunc {
-	return func(ctx context.Context, mv *move, at, n int64) error {
-		return patiently(ctx, func() error { return one(ctx, mv, at, n) })
+	return func(ctx context.Context, at, n int64) error {
+		return patiently(ctx, func() error { return one(ctx, at, n) })
 	}
 }
 
@@ -55,9 +55,7 @@ const pieceLeast = 32 << 10
 // many bytes of the transfer precede the first piece that failed.
 func (ep *Endpoint) each(ctx context.Context, mv *move, from int64, size int, cut func(size int) cutFunc, one pieceFunc) (int64, error) {
 	for {
-		done, err := inPieces(ctx, from, mv.n, cut(size), ep.depth(mv.h, int64(size), ep.cfg.depth), func(ctx context.Context, at, n int64) error {
-			return one(ctx, mv, at, n)
-		})
+		done, err := inPieces(ctx, from, mv.n, cut(size), ep.depth(mv.h, int64(size), ep.cfg.depth), one)
 		if !errors.Is(err, rocl.ErrTooLarge) || size <= pieceLeast {
 			return done, err
 		}
@@ -68,7 +66,7 @@ func (ep *Endpoint) each(ctx context.Context, mv *move, from int64, size int, cu
 // inPieces calls do for each piece of the bytes from from to end, depth of them at a time. After a
 // failure it starts no further piece. It returns the offset of the first piece that failed, or end,
 // and the error that occurred first.
-func inPieces(ctx context.Context, from, end int64, cut cutFunc, depth int, do func(ctx context.Context, at, n int64) error) (int64, error) {
+func inPieces(ctx context.Context, from, end int64, cut cutFunc, depth int, do pieceFunc) (int64, error) {
 	if n := cut(from); n == end-from {
 		if err := do(ctx, from, n); err != nil {
 			return from, err

@@ -37,7 +37,7 @@ func Pipeline(ctx context.Context, ep *Endpoint, h Handle, opts ...Option) iter.
 	return func(yield func(Piece, error) bool) {
 		cfg, err := newConfig(opts)
 		if err != nil {
-			yield(Piece{}, failed("pipeline", &h, 0, h.Len(), err))
+			yield(Piece{}, wrapTransfer("pipeline", &h, 0, h.Len(), err))
 			return
 		}
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -65,28 +65,15 @@ type pipeline struct {
 // A waitFunc waits for a piece that was requested. It is called once.
 type waitFunc func() (*rocl.Message, error)
 
-// fill starts requests until the allowed number is in progress, or all bytes are requested.
+// fill starts requests until the allowed number is in progress, or all bytes are requested. No
+// goroutine waits for a reply until the loop comes to the piece. The endpoint's own goroutine,
+// which waits for messages, makes progress.
 func (l *pipeline) fill() {
 	for len(l.queue) < l.ep.pipelineDepth(l.h, l.piece, l.depth) && l.started < l.h.Len() {
 		off := l.started
 		n := min(l.piece, l.h.Len()-off)
-		l.queue = append(l.queue, l.request(off, n))
+		l.queue = append(l.queue, l.ep.startView(l.ctx, l.h, off, n))
 		l.started += n
-	}
-}
-
-// request asks the origin for n bytes from off. No goroutine waits for the reply until the loop
-// comes to the piece. The endpoint's own goroutine, which waits for messages, makes progress.
-func (l *pipeline) request(off, n int64) waitFunc {
-	p, err := l.ep.startView(l.ctx, l.h, off, n)
-	return func() (m *rocl.Message, _ error) {
-		if err == nil {
-			m, err = p.Wait(l.ctx)
-		}
-		if err == nil {
-			m, err = granted(m, n)
-		}
-		return m, err
 	}
 }
 
@@ -109,7 +96,7 @@ func (l *pipeline) run(yield func(Piece, error) bool) {
 			l.started = off + n
 		}
 		if err != nil {
-			yield(Piece{}, failed("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
+			yield(Piece{}, wrapTransfer("pipeline", l.h, off, min(l.piece, l.h.Len()-off), err))
 			return
 		}
 		n := m.Len()

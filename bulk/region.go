@@ -48,7 +48,6 @@ type Region struct {
 	locators  []*rocl.Buffer // the region's own references to locators that targets may have
 	users     int            // transfers that read or write the memory
 	isRevoked bool
-	isGivenUp bool          // no goroutine waits for the users: the region frees itself after the last one
 	isFree    bool          // the references to buffers are released
 	idle      chan struct{} // closed when isRevoked is set and users is 0
 }
@@ -156,12 +155,8 @@ func (r *Region) begin() bool {
 func (r *Region) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.users--; r.users > 0 || !r.isRevoked {
-		return
-	}
-	close(r.idle)
-	if r.isGivenUp {
-		r.freeReturnedLocked(lookFirst)
+	if r.users--; r.users == 0 && r.isRevoked {
+		close(r.idle)
 	}
 }
 
@@ -170,25 +165,36 @@ func (r *Region) end() {
 // the transfers in progress have ended. The garbage collector frees plain memory after that.
 //
 // A later Revoke does not wait for views of buffers, which have references of their own.
-func (r *Region) Release() { r.revoke(true) }
-
-// revoke refuses later transfers. isGivenUp says that no goroutine waits for the transfers in
-// progress, so that the region frees itself after the last of them.
-func (r *Region) revoke(isGivenUp bool) {
+func (r *Region) Release() {
+	r.revoke()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.isRevoked {
-		r.isRevoked = true
-		r.ep.retireLocked(r)
-		if r.users == 0 {
-			close(r.idle)
-		}
+	if r.users == 0 && !r.areLocatorsOutLocked() {
+		r.freeLocked()
+		return
 	}
-	if isGivenUp && !r.isGivenUp {
-		r.isGivenUp = true
-		if r.users == 0 {
-			r.freeReturnedLocked(lookFirst)
-		}
+	go func() {
+		<-r.idle
+		_ = await(context.Background(), func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return !r.areLocatorsOutLocked()
+		})
+		r.free()
+	}()
+}
+
+// revoke refuses later transfers.
+func (r *Region) revoke() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isRevoked {
+		return
+	}
+	r.isRevoked = true
+	r.ep.retireLocked(r)
+	if r.users == 0 {
+		close(r.idle)
 	}
 }
 
@@ -210,13 +216,13 @@ func (ep *Endpoint) retireLocked(r *Region) {
 // target whose process ends returns all that it held, and so does one that rocl gives up as
 // unreachable.
 func (r *Region) Revoke(ctx context.Context) error {
-	r.revoke(false)
+	r.revoke()
 	select {
 	case <-r.idle:
 	case <-ctx.Done():
 		return fmt.Errorf("bulk: revoke region %d: transfers are under way: %w", r.number, context.Cause(ctx))
 	}
-	if err := r.returned(ctx); err != nil {
+	if err := await(ctx, func() bool { return !r.isLent() }); err != nil {
 		return fmt.Errorf("bulk: revoke region %d: a target has a view, or reads: %w", r.number, err)
 	}
 	r.free()
@@ -232,10 +238,10 @@ const (
 	lookMost  = 5 * time.Millisecond
 )
 
-// returned waits until other processes have returned registered memory and locators. It polls,
-// because a buffer only has a count of its references.
-func (r *Region) returned(ctx context.Context) error {
-	for pause := lookFirst; r.isLent(); pause = min(2*pause, lookMost) {
+// await waits until is reports that other processes have returned registered memory and locators.
+// It polls, because a buffer only has a count of its references.
+func await(ctx context.Context, is func() bool) error {
+	for pause := lookFirst; !is(); pause = min(2*pause, lookMost) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -253,20 +259,6 @@ func (r *Region) isLent() bool {
 		return false
 	}
 	return r.areLocatorsOutLocked() || slices.ContainsFunc(r.bufs, func(b *rocl.Buffer) bool { return b != nil && b.Refs() > 1 })
-}
-
-// freeReturnedLocked frees the region when targets have returned all locators. It does not wait: a
-// timer checks again after a pause, and keeps plain memory alive until then. r.mu must be held.
-func (r *Region) freeReturnedLocked(pause time.Duration) {
-	if !r.areLocatorsOutLocked() {
-		r.freeLocked()
-		return
-	}
-	time.AfterFunc(pause, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.freeReturnedLocked(min(2*pause, lookMost))
-	})
 }
 
 // free releases the region's references to buffers, once.

@@ -4,13 +4,10 @@ package bulk_test
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
-	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // scattered is the size of a transfer between many segments: those of Mercury's users have 512 KiB.
@@ -36,9 +33,7 @@ func TestSegmentsCostNoRequests(t *testing.T) {
 				"push": func() (int64, error) { return target.Push(deadline(t), r.Handle(), 0, cut(want, k)...) },
 			} {
 				copies, requests := copied(origin, target), target.Stats().Transfers
-				if _, err := do(); err != nil {
-					t.Fatal(err)
-				}
+				try.Get(do())(t)
 				requests = target.Stats().Transfers - requests
 				if k == 1 {
 					least[name] = requests
@@ -54,28 +49,4 @@ func TestSegmentsCostNoRequests(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkSegments pulls memory of one segment, and of many: with 1,024 it should reach 0.8 of the
-// first.
-func BenchmarkSegments(b *testing.B) {
-	for name, tr := range map[string]rocl.Option{"tcp": rocltest.TCP(), "shm": rocl.WithTransports(shm.New())} {
-		for _, k := range []int{1, 256, 1024} {
-			b.Run(fmt.Sprint(name, " ", k), func(b *testing.B) {
-				cl := rocltest.Cluster(b, 1)
-				origin, target := endpoint(b, cl.Open(0, tr)), endpoint(b, cl.Open(0, tr))
-				segs, _ := segments(b, origin.c, cut(counting(scattered), k), false)
-				r := expose(b, origin, bulk.ReadOnly, segs...)
-				defer r.Close()
-				dst := cut(make([]byte, scattered), k)
-				ctx := b.Context()
-				b.SetBytes(scattered)
-				for b.Loop() {
-					if _, err := target.Pull(ctx, r.Handle(), 0, dst...); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-	}
 }

@@ -47,29 +47,41 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 		m.Release()
 		return
 	}
-	switch {
-	case err != nil:
-		ep.refuse(m, q.Len, err)
-	case m.Tag() == tagRead, m.Tag() == tagPull, m.Tag() == tagFetch:
-		ep.read(m, &q)
-	case m.Tag() == tagOffer:
-		ep.accept(m, &q, data)
-	case m.Tag() == tagLocate:
-		ep.locate(m, &q)
-	case m.Tag() == tagTake:
-		ep.take(m, &q)
-	case m.Tag() == tagWrite:
-		ep.write(m, &q, data)
-	default:
-		ep.refuse(m, q.Len, errProtocol)
+	n := q.Len // of the reply
+	switch m.Tag() {
+	case tagOffer, tagTake, tagWrite:
+		n = 0
 	}
+	if err == nil {
+		err = ep.answer(m, &q, data)
+	}
+	if err != nil {
+		ep.refuse(m, n, err)
+	}
+}
+
+// answer answers a request, and then owns m. If it fails, it has not answered, and the caller owns
+// m.
+func (ep *Endpoint) answer(m *rocl.Message, q *request, data []byte) error {
+	switch m.Tag() {
+	case tagRead, tagPull, tagFetch:
+		return ep.read(m, q)
+	case tagOffer:
+		return ep.accept(m, q, data)
+	case tagLocate:
+		return ep.locate(m, q)
+	case tagTake:
+		return ep.take(m, q)
+	case tagWrite:
+		return ep.write(m, q, data)
+	}
+	return errProtocol
 }
 
 // refuse replies with an error to a request for n bytes. It owns m.
 func (ep *Endpoint) refuse(m *rocl.Message, n uint64, err error) {
 	ep.counts.refused.Add(1)
-	p := refusal(n, err)
-	ep.replyBytes(m, p)
+	ep.replyBytes(m, refusal(n, err))
 }
 
 // ended is a context that has ended. A Reply or BufferWait with it does not wait.
@@ -151,47 +163,48 @@ func (ep *Endpoint) admit(q *request, want Rights) (*Region, int64, error) {
 	return r, int64(s.Off) + off, nil
 }
 
-// write copies data to a region. It owns m.
-func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) {
+// write copies data to a region: see answer.
+func (ep *Endpoint) write(m *rocl.Message, q *request, data []byte) error {
 	if uint64(len(data)) != q.Len {
-		ep.refuse(m, 0, errProtocol)
-		return
+		return errProtocol
 	}
 	r, off, err := ep.admit(q, WriteOnly)
 	if err != nil {
-		ep.refuse(m, 0, err)
-		return
+		return err
 	}
 	write := func() {
 		ep.counts.copiedBytes.Add(q.Len)
 		r.mem.write(data, off)
-		r.end()
-		ep.written(m, q.Len)
+		ep.written(m, q, r, nil)
 	}
 	if len(data) <= quick {
 		write()
 	} else {
 		ep.server.Go(write)
 	}
+	return nil
 }
 
-// written replies that n bytes have been written to a region. It owns m.
-func (ep *Endpoint) written(m *rocl.Message, n uint64) {
+// written ends a request to write to a region, with an error if that has failed. It owns m.
+func (ep *Endpoint) written(m *rocl.Message, q *request, r *Region, err error) {
+	r.end()
+	if err != nil {
+		ep.refuse(m, 0, err)
+		return
+	}
 	ep.counts.writes.Add(1)
-	ep.counts.writtenBytes.Add(n)
+	ep.counts.writtenBytes.Add(q.Len)
 	ep.replyBytes(m, nil)
 }
 
-// read replies with bytes of a region. It owns m.
-func (ep *Endpoint) read(m *rocl.Message, q *request) {
+// read replies with bytes of a region: see answer.
+func (ep *Endpoint) read(m *rocl.Message, q *request) error {
 	if q.Len > rocl.MaxMessage {
-		ep.refuse(m, q.Len, rocl.ErrTooLarge)
-		return
+		return rocl.ErrTooLarge
 	}
 	r, off, err := ep.admit(q, ReadOnly)
 	if err != nil {
-		ep.refuse(m, q.Len, err)
-		return
+		return err
 	}
 	n := int(q.Len)
 	route := ep.sharing.route(ep.c, m.From())
@@ -200,13 +213,12 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 	}
 	if b := r.lend(off, n, route); b != nil {
 		ep.granted(m, uint64(n), b)
-		return
+		return nil
 	}
 	if most := ep.copyMost(); n > most {
 		if m.Tag() == tagRead {
 			r.end()
-			ep.refuse(m, q.Len, fmt.Errorf("%w: a copy of %d bytes, at most %d in the origin's memory", rocl.ErrTooLarge, n, most))
-			return
+			return fmt.Errorf("%w: a copy of %d bytes, at most %d in the origin's memory", rocl.ErrTooLarge, n, most)
 		}
 		n = most
 	}
@@ -214,7 +226,7 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		if b, err := r.copy(ended, off, n); err == nil {
 			r.end()
 			ep.granted(m, uint64(n), b)
-			return
+			return nil
 		}
 	}
 	ep.server.Go(func() { // copying takes long, or memory has to become free
@@ -231,6 +243,7 @@ func (ep *Endpoint) read(m *rocl.Message, q *request) {
 		}
 		ep.granted(m, uint64(n), b)
 	})
+	return nil
 }
 
 // copyMost returns how many bytes of a region a reply has at most if they are copied: a small part
@@ -266,7 +279,7 @@ func (r *Region) lend(off int64, n int, via route) *rocl.Buffer {
 	return r.ep.c.Lend(r.mem.parts[i][at:at+n], r.end)
 }
 
-// lendRegistered is lend for registered memory only. Region.returned waits until the buffer is
+// lendRegistered is lend for registered memory only. Revoke waits until the buffer is
 // released.
 func (r *Region) lendRegistered(off int64, n int) *rocl.Buffer {
 	i, at := r.mem.find(off)

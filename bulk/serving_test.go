@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -22,9 +23,7 @@ import (
 // take them all. See also TestGreedyTarget.
 func TestRequestsAtATime(t *testing.T) {
 	const most, n = 4, 1 << 20
-	if _, err := bulk.Open(deadline(t), nil, bulk.MaxRequests(0)); !errors.Is(err, bulk.ErrRange) {
-		t.Error(err)
-	}
+	try.Fails(bulk.Open(deadline(t), nil, bulk.MaxRequests(0)))(t, bulk.ErrRange)
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
 			cl := rocltest.Cluster(t, 1)
@@ -36,13 +35,8 @@ func TestRequestsAtATime(t *testing.T) {
 				for range 2 {
 					w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
 					all.Go(func() {
-						p := make([]byte, n)
-						if _, err := target.Pull(deadline(t), r.Handle(), 0, p); err != nil || !bytes.Equal(p, counting(n)) {
-							t.Error("pull: ", err)
-						}
-						if _, err := target.Push(deadline(t), w.Handle(), 0, p); err != nil {
-							t.Error("push: ", err)
-						}
+						pulls(t, target, r.Handle(), 0, counting(n))
+						try.Works(target.Push(deadline(t), w.Handle(), 0, counting(n)))(t)
 					})
 				}
 			}
@@ -95,24 +89,17 @@ func TestGreedyTarget(t *testing.T) {
 	if got := origin.Stats().Serving; got != 2 {
 		t.Errorf("%d requests of one target at a time", got)
 	}
-	if _, err := modest.Pull(deadline(t), r.Handle(), 0, make([]byte, 1000)); err != nil {
-		t.Error(err)
-	}
+	try.Works(modest.Pull(deadline(t), r.Handle(), 0, make([]byte, 1000)))(t)
 	release()
 	for _, p := range pushes {
-		if _, err := p.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Works(p.Wait(deadline(t)))(t)
 	}
 }
 
 // A handle of a resource that releases requests without a reply fails.
 func TestSilentOrigin(t *testing.T) {
 	overEach(t, func(t *testing.T, origin, target side) {
-		silent, err := origin.c.Register(deadline(t), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		silent := try.Get(origin.c.Register(deadline(t), nil))(t)
 		ctx := deadline(t)
 		var served sync.WaitGroup
 		served.Go(func() {
@@ -124,12 +111,8 @@ func TestSilentOrigin(t *testing.T) {
 				m.Release()
 			}
 		})
-		if _, err := target.Pull(deadline(t), bulk.HandleOf(silent.ID(), 100), 0, make([]byte, 100)); !errors.Is(err, rocl.ErrNoReply) {
-			t.Error(err)
-		}
-		if err := silent.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Fails(target.Pull(deadline(t), bulk.HandleOf(silent.ID(), 100), 0, make([]byte, 100)))(t, rocl.ErrNoReply)
+		try.Check(t, silent.Close())
 		served.Wait()
 	})
 }
@@ -151,9 +134,7 @@ func TestServesWithoutMemory(t *testing.T) {
 	got := make([]byte, 4000)
 	tr := target.StartPull(deadline(t), r.Handle(), 0, got)
 	eventually.True(t, "the pull is served", func() bool { return origin.Stats().Serving == 1 })
-	if _, err := target.Push(deadline(t), r.Handle(), 0, counting(100)); err != nil {
-		t.Error(err)
-	}
+	try.Works(target.Push(deadline(t), r.Handle(), 0, counting(100)))(t)
 	if _, err := target.Pull(deadline(t), bulk.HandleOf(origin.ID(), 100), 0, make([]byte, 100)); err == nil || errors.Is(err, rocl.ErrNoReply) {
 		t.Errorf("what no handle names: %v", err)
 	}

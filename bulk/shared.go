@@ -40,10 +40,11 @@ func (ep *Endpoint) inPlace(want Rights, mv *move) pieceFunc {
 	if min(mv.n, int64(ep.cfg.inPlace)) < inPlaceLeast || !mv.local.isCoarse(mv.n) || mv.h.origin.Context() == ep.ID().Context() || !ep.sharing.mayReadInPlace(ep.c, mv.h.origin) {
 		return nil
 	}
+	one := ep.pushInPlace
 	if want == ReadOnly {
-		return ep.pullInPlace
+		one = ep.pullInPlace
 	}
-	return ep.pushInPlace
+	return func(ctx context.Context, at, n int64) error { return one(ctx, mv, at, n) }
 }
 
 // pullInPlace copies n bytes to local memory, from where they lie. It fails with errElsewhere if
@@ -82,31 +83,27 @@ func (ep *Endpoint) pushInPlace(ctx context.Context, mv *move, at, n int64) erro
 }
 
 // locate replies with the bytes of a request themselves if they are registered memory in one
-// segment, and else with a locator. It owns m.
-func (ep *Endpoint) locate(m *rocl.Message, q *request) {
+// segment, and else with a locator: see answer.
+func (ep *Endpoint) locate(m *rocl.Message, q *request) error {
 	if ep.sharing.route(ep.c, m.From()) != shared || q.Len < inPlaceLeast || q.Len > rocl.MaxMessage {
-		ep.refuse(m, q.Len, errElsewhere)
-		return
+		return errElsewhere
 	}
 	r, off, err := ep.admit(q, ReadOnly)
 	if err != nil {
-		ep.refuse(m, q.Len, err)
-		return
+		return err
 	}
-	n := int(q.Len)
-	b := r.lendRegistered(off, n)
+	b := r.lendRegistered(off, int(q.Len))
 	if b == nil {
-		b, err = r.giveLocator(off, int64(n))
+		b, err = r.giveLocator(off, int64(q.Len))
 	}
-	if err != nil {
-		ep.refuse(m, q.Len, err)
-		return
+	if err == nil {
+		ep.granted(m, q.Len, b)
 	}
-	ep.granted(m, q.Len, b)
+	return err
 }
 
 // giveLocator returns a locator for the n bytes from off, and calls end. The region is in use until
-// the target has returned the locator: see Region.returned.
+// the target has returned the locator: see await.
 func (r *Region) giveLocator(off, n int64) (*rocl.Buffer, error) {
 	defer r.end()
 	if !r.mem.isCoarse(r.mem.size()) {
@@ -139,27 +136,20 @@ func (r *Region) areLocatorsOutLocked() bool {
 	return len(r.locators) > 0
 }
 
-// take copies bytes from a target, whose request has a locator for them, to a region. It owns m.
-func (ep *Endpoint) take(m *rocl.Message, q *request) {
+// take copies bytes from a target, whose request has a locator for them, to a region: see answer.
+func (ep *Endpoint) take(m *rocl.Message, q *request) error {
 	t, err := parseLocator(m, requestLen)
 	if err != nil {
-		ep.refuse(m, 0, errElsewhere)
-		return
+		return errElsewhere
 	}
 	r, off, err := ep.admit(q, WriteOnly)
 	if err != nil {
-		ep.refuse(m, 0, err)
-		return
+		return err
 	}
 	ep.server.Go(func() {
-		err := ep.logDenied(m.From(), ep.readLocated(ep.life, t, &r.mem, off, int64(q.Len)))
-		r.end()
-		if err != nil {
-			ep.refuse(m, 0, err)
-			return
-		}
-		ep.written(m, q.Len)
+		ep.written(m, q, r, ep.logDenied(m.From(), ep.readLocated(ep.life, t, &r.mem, off, int64(q.Len))))
 	})
+	return nil
 }
 
 // A sharing caches the routes to other contexts. The origin lends them registered

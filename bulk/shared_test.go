@@ -4,7 +4,6 @@ package bulk_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -49,6 +49,19 @@ func hook(t *testing.T, f func(read func() error, local [][]byte) error) {
 	t.Cleanup(bulk.HookReadProcess(f))
 }
 
+// countRead counts the bytes that are read from the memory of other processes.
+func countRead(t *testing.T) *atomic.Int64 {
+	t.Helper()
+	var n atomic.Int64
+	hook(t, func(read func() error, local [][]byte) error {
+		for _, p := range local {
+			n.Add(int64(len(p)))
+		}
+		return read()
+	})
+	return &n
+}
+
 // sharing returns two endpoints that share memory.
 func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
 	cl := rocltest.Cluster(t, 1)
@@ -63,45 +76,19 @@ func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
 // otherwise moved. See also TestPlainMemoryDenied.
 func TestPlainMemoryReadInPlace(t *testing.T) {
 	const n = 9<<20 + 123
-	var bytesRead atomic.Int64
-	hook(t, func(read func() error, local [][]byte) error {
-		for _, p := range local {
-			bytesRead.Add(int64(len(p)))
-		}
-		return read()
-	})
+	bytesRead := countRead(t)
 	for _, k := range []int{1, 3, 700, 2200} {
 		for _, parts := range []int{1, 7, 2000} {
 			t.Run(fmt.Sprint(k, " segments, ", parts, " slices"), func(t *testing.T) {
 				origin, target := sharing(t)
-				mem := counting(n)
-				segs, gather := segments(t, origin.c, cut(mem, k), false)
-				r := expose(t, origin, bulk.ReadWrite, segs...)
-				before := bytesRead.Load()
-				got := make([]byte, n-5)
-				if _, err := target.Pull(deadline(t), r.Handle(), 3, cut(got, parts)...); err != nil || !bytes.Equal(got, mem[3:n-2]) {
-					t.Fatal("pull: ", err)
-				}
-				if read := bytesRead.Load() - before; read < n-5 {
-					t.Errorf("%d bytes were read where they lie", read)
-				}
-				for i := range got {
-					got[i] ^= 0x55
-				}
-				copied := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes
-				before = bytesRead.Load()
-				if _, err := target.Push(deadline(t), r.Handle(), 4, cut(got, parts)...); err != nil {
-					t.Fatal("push: ", err)
-				}
-				if read := bytesRead.Load() - before; read < n-5 && parts < 1000 {
-					t.Errorf("%d bytes were read where they lie", read)
-				}
-				if more := origin.c.Stats().CopiedBytes + target.c.Stats().CopiedBytes - copied; more > 50_000 && parts < 1000 {
-					t.Errorf("%d bytes copied by the library", more)
-				}
-				if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(gather()[4:n-1], got) {
-					t.Error("other bytes were pushed: ", err)
-				}
+				thereAndBack(t, origin, target, n, k, parts, false, func(what string, transfer func()) {
+					read, copied := bytesRead.Load(), origin.c.Stats().CopiedBytes+target.c.Stats().CopiedBytes
+					transfer()
+					read, copied = bytesRead.Load()-read, origin.c.Stats().CopiedBytes+target.c.Stats().CopiedBytes-copied
+					if isPull := what == "pull"; read < n-5 && (isPull || parts < 1000) || copied > 50_000 && !isPull && parts < 1000 {
+						t.Errorf("%s: %d bytes were read where they lie, %d copied by the library", what, read, copied)
+					}
+				})
 			})
 		}
 	}
@@ -111,20 +98,11 @@ func TestPlainMemoryReadInPlace(t *testing.T) {
 // size.
 func TestPlainMemoryPieces(t *testing.T) {
 	for piece, requests := range map[int]uint64{1 << 20: 4, 100 << 10: 41} {
-		var bytesRead atomic.Int64
-		hook(t, func(read func() error, local [][]byte) error {
-			for _, p := range local {
-				bytesRead.Add(int64(len(p)))
-			}
-			return read()
-		})
+		bytesRead := countRead(t)
 		const n = 4<<20 + 1000
 		origin, target := sharing(t, bulk.PieceSize(piece))
 		r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
-		got := make([]byte, n)
-		if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, counting(n)) {
-			t.Fatal(err)
-		}
+		pulls(t, target, r.Handle(), 0, counting(n))
 		if made := target.Stats().Transfers; made != requests || piece > 256<<10 && bytesRead.Load() < n {
 			t.Errorf("pieces of %d bytes: %d requests, %d bytes read where they lie", piece, made, bytesRead.Load())
 		}
@@ -134,70 +112,51 @@ func TestPlainMemoryPieces(t *testing.T) {
 // If the system does not let a process read another one's memory, or the identifier names another
 // process, transfers use the ring. After the first refusal no other attempt is made.
 func TestPlainMemoryDenied(t *testing.T) {
-	help := map[string]string{"EPERM": "ptrace_scope", "ENOSYS": "seccomp", "unsupported": "seccomp"} // the others: namespace
-	for name, deny := range map[string]func(local [][]byte) error{
-		"EPERM":             func([][]byte) error { return syscall.EPERM },
-		"ESRCH":             func([][]byte) error { return syscall.ESRCH },
-		"ENOSYS":            func([][]byte) error { return syscall.ENOSYS },
-		"unsupported":       func([][]byte) error { return errors.ErrUnsupported },
-		"another process":   func(local [][]byte) error { clear(local[0]); return nil },
-		"its cookie is old": func(local [][]byte) error { local[0][0]++; return nil },
+	const n = 3 << 20
+	for name, test := range map[string]struct {
+		help       string // in the log of the side that may not read
+		isPushOnly bool   // that side is the origin; otherwise the target
+		deny       func(local [][]byte) error
+	}{
+		"EPERM":             {"ptrace_scope", false, func([][]byte) error { return syscall.EPERM }},
+		"ESRCH":             {"namespace", false, func([][]byte) error { return syscall.ESRCH }},
+		"ENOSYS":            {"seccomp", false, func([][]byte) error { return syscall.ENOSYS }},
+		"unsupported":       {"seccomp", false, func([][]byte) error { return errors.ErrUnsupported }},
+		"another process":   {"namespace", false, func(local [][]byte) error { clear(local[0]); return nil }},
+		"its cookie is old": {"namespace", false, func(local [][]byte) error { local[0][0]++; return nil }},
+		"of the target":     {"ptrace_scope", true, func([][]byte) error { return syscall.EPERM }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried atomic.Int64
 			hook(t, func(read func() error, local [][]byte) error {
 				tried.Add(1)
-				return errors.Join(read(), deny(local))
+				return errors.Join(read(), test.deny(local))
 			})
 			var log lockedBuffer
 			origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-			mem := counting(3 << 20)
+			mem, pushed, memory := counting(n + 1)[1:], counting(n), origin
+			want := bytes.Clone(mem)
 			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 			for range 3 {
-				got := make([]byte, len(mem))
-				if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, counting(3<<20)) {
+				if got := make([]byte, n); test.isPushOnly {
+					memory = target
+				} else if _, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || !bytes.Equal(got, want) {
 					t.Fatal("pull: ", err)
 				}
-				if _, err := target.Push(deadline(t), r.Handle(), 0, got); err != nil {
-					t.Fatal("push: ", err)
-				}
+				try.Get(target.Push(deadline(t), r.Handle(), 0, pushed))(t)
+				want = pushed
 			}
-			if tried.Load() != 1 {
-				t.Errorf("tried %d times", tried.Load())
+			if got := target.Stats().Denied; tried.Load() != 1 || got != 1 {
+				t.Errorf("tried %d times, %d contexts are denied", tried.Load(), got)
 			}
-			if got := target.Stats().Denied; got != 1 {
-				t.Errorf("Stats: %d contexts are denied", got)
-			}
-			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(3<<20)) {
+			if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, pushed) {
 				t.Error("other bytes were pushed: ", err)
 			}
-			if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, cmp.Or(help[name], "namespace")) || !strings.Contains(text, fmt.Sprint(origin.c.ID())) {
+			if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, test.help) || !strings.Contains(text, fmt.Sprint(memory.c.ID())) {
 				t.Errorf("the log has %q", text)
 			}
 		})
 	}
-	t.Run("of the target", func(t *testing.T) {
-		var tried atomic.Int64
-		hook(t, func(func() error, [][]byte) error { tried.Add(1); return syscall.EPERM })
-		var log lockedBuffer
-		origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-		mem := make([]byte, 3<<20)
-		r := expose(t, origin, bulk.WriteOnly, bulk.Bytes(mem))
-		for range 3 {
-			if _, err := target.Push(deadline(t), r.Handle(), 0, counting(len(mem))); err != nil {
-				t.Fatal("push: ", err)
-			}
-		}
-		if err := r.Revoke(deadline(t)); err != nil || !bytes.Equal(mem, counting(len(mem))) {
-			t.Error("other bytes were pushed: ", err)
-		}
-		if tried.Load() != 1 {
-			t.Errorf("tried %d times", tried.Load())
-		}
-		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "ptrace_scope") || !strings.Contains(text, fmt.Sprint(target.c.ID())) {
-			t.Errorf("the log has %q", text)
-		}
-	})
 }
 
 // A system call that fails in the middle of a transfer does not end it: the missing bytes go
@@ -213,57 +172,15 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	origin, target := sharing(t, bulk.PieceSize(1<<20))
 	mem := counting(16 << 20)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
-	got := make([]byte, len(mem))
-	if n, err := target.Pull(deadline(t), r.Handle(), 0, got); err != nil || n != int64(len(mem)) || !bytes.Equal(got, mem) {
-		t.Fatal(n, err)
-	}
+	pulls(t, target, r.Handle(), 0, mem)
 	if target.Stats().Denied != 0 {
 		t.Error("the origin is remembered as denied")
 	}
 }
 
-// A region is revoked while a target reads its plain memory: Revoke waits for the target, and later
-// reads are refused.
-//
-// Promise (Package bulk): `Revoke` waits for a process that reads plain memory in place, while that
-// process lives. See also TestBulkTargetKilled.
-func TestRevokeWaitsForReader(t *testing.T) {
-	reading, goOn := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	hook(t, func(read func() error, local [][]byte) error {
-		if len(local[0]) > bulk.LocatorHead {
-			once.Do(func() { close(reading); <-goOn })
-		}
-		return read()
-	})
-	origin, target := sharing(t)
-	mem := counting(8 << 20)
-	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
-	got := make([]byte, len(mem))
-	tr := target.StartPull(deadline(t), r.Handle(), 0, got)
-	<-reading
-	for range 3 {
-		ctx, end := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		if err := r.Revoke(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("revoked while it is read: ", err)
-		}
-		end()
-	}
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, len(mem))); !errors.Is(err, bulk.ErrRevoked) {
-		t.Error(err)
-	}
-	close(goOn)
-	if _, err := tr.Wait(deadline(t)); err != nil || !bytes.Equal(got, mem) {
-		t.Error(err)
-	}
-	if err := r.Revoke(deadline(t)); err != nil {
-		t.Error(err)
-	}
-}
-
-// reader lets a target begin to read plain memory of a region, and returns a function that lets it
-// go on.
-func reader(t *testing.T, n int) (origin side, r *bulk.Region, tr *bulk.Transfer, goOn func()) {
+// reader lets a target begin to read plain memory of a region into got, and returns a function that
+// lets it go on.
+func reader(t *testing.T) (origin, target side, r *bulk.Region, tr *bulk.Transfer, got []byte, goOn func()) {
 	t.Helper()
 	reading, wait := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -273,26 +190,51 @@ func reader(t *testing.T, n int) (origin side, r *bulk.Region, tr *bulk.Transfer
 		}
 		return read()
 	})
-	origin, target := sharing(t)
-	r = expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
-	tr = target.StartPull(deadline(t), r.Handle(), 0, make([]byte, n))
+	origin, target = sharing(t)
+	got = make([]byte, 8<<20)
+	r = expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(len(got))))
+	tr = target.StartPull(deadline(t), r.Handle(), 0, got)
 	<-reading
-	return origin, r, tr, func() { close(wait) }
+	return origin, target, r, tr, got, func() { close(wait) }
+}
+
+// tooLate checks that f does not end before its context.
+func tooLate(t *testing.T, f func(context.Context) error) {
+	t.Helper()
+	ctx, end := context.WithTimeout(context.Background(), 5*time.Millisecond)
+	defer end()
+	try.Fails(f(ctx))(t, context.DeadlineExceeded)
+}
+
+// A region is revoked while a target reads its plain memory: Revoke waits for the target, and later
+// reads are refused.
+//
+// Promise (Package bulk): `Revoke` waits for a process that reads plain memory in place, while that
+// process lives. See also TestBulkTargetKilled.
+func TestRevokeWaitsForReader(t *testing.T) {
+	_, target, r, tr, got, goOn := reader(t)
+	for range 3 {
+		tooLate(t, r.Revoke)
+	}
+	try.Fails(target.Pull(deadline(t), r.Handle(), 0, make([]byte, len(got))))(t, bulk.ErrRevoked)
+	goOn()
+	if _, err := tr.Wait(deadline(t)); err != nil || !bytes.Equal(got, counting(len(got))) {
+		t.Error(err)
+	}
+	try.Check(t, r.Revoke(deadline(t)))
 }
 
 // A region is released while a target reads its plain memory: the memory is not freed, and later
 // the locator is released.
 func TestReleaseWhileRead(t *testing.T) {
-	origin, r, tr, goOn := reader(t, 8<<20)
+	origin, _, r, tr, _, goOn := reader(t)
 	r.Release()
 	r.Release()
 	if got := origin.Retired(); got != 1 {
 		t.Errorf("%d regions keep their memory", got)
 	}
 	goOn()
-	if _, err := tr.Wait(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Works(tr.Wait(deadline(t)))(t)
 	eventually.True(t, "the memory and the locator are released", func() bool {
 		return origin.Retired() == 0 && origin.c.Stats().Buffers.InUse == 0
 	})
@@ -300,21 +242,12 @@ func TestReleaseWhileRead(t *testing.T) {
 
 // An endpoint is closed after a Revoke that has not waited for a target: Close waits for it.
 func TestCloseWaitsForReader(t *testing.T) {
-	origin, r, tr, goOn := reader(t, 8<<20)
-	short := func(f func(context.Context) error) {
-		ctx, end := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		defer end()
-		if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("while memory is read: ", err)
-		}
-	}
-	short(r.Revoke)
-	short(origin.Close)
+	origin, _, r, tr, _, goOn := reader(t)
+	tooLate(t, r.Revoke)
+	tooLate(t, origin.Close)
 	goOn()
 	_, _ = tr.Wait(deadline(t)) // the origin has been closed
-	if err := origin.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, origin.Close(deadline(t)))
 }
 
 // A transfer that is cancelled while it reads plain memory gives the memory back.
@@ -344,10 +277,7 @@ func TestCancelWhileReading(t *testing.T) {
 // request, and transfers fail or use messages.
 func TestHostileLocators(t *testing.T) {
 	origin, target := sharing(t)
-	hostile, err := origin.c.Register(deadline(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	hostile := try.Get(origin.c.Register(deadline(t), nil))(t)
 	const n = 1 << 20
 	text := counting(n)
 	r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, n)))
@@ -371,13 +301,8 @@ func TestHostileLocators(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			make := func() *rocl.Buffer {
-				b, err := origin.Locator(text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := b.Resize(spoil(b.Bytes())); err != nil {
-					t.Fatal(err)
-				}
+				b := try.Get(origin.Locator(text))(t)
+				try.OK(t, b.Resize(spoil(b.Bytes())))
 				return b
 			}
 			var served sync.WaitGroup
@@ -388,9 +313,7 @@ func TestHostileLocators(t *testing.T) {
 					return
 				}
 				defer m.Release()
-				if err := hostile.Reply(deadline(t), m, make()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, hostile.Reply(deadline(t), m, make()))
 			})
 			h := bulk.HandleOf(hostile.ID(), n)
 			got := bytes.Repeat([]byte{7}, n+1)
@@ -401,7 +324,5 @@ func TestHostileLocators(t *testing.T) {
 			}
 		})
 	}
-	if _, err := target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)); err != nil {
-		t.Error(err)
-	}
+	try.Works(target.Pull(deadline(t), r.Handle(), 0, make([]byte, n)))(t)
 }

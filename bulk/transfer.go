@@ -46,12 +46,12 @@ func (ep *Endpoint) Push(ctx context.Context, h Handle, off int64, src ...[]byte
 func (ep *Endpoint) View(ctx context.Context, h Handle, off int64, n int) (*rocl.Message, error) {
 	m, err := ep.view(ctx, &h, off, int64(n))
 	if err != nil {
-		return nil, failed("view", &h, off, int64(n), err)
+		return nil, wrapTransfer("view", &h, off, int64(n), err)
 	}
 	return m, nil
 }
 
-func failed(what string, h *Handle, off, n int64, err error) error {
+func wrapTransfer(what string, h *Handle, off, n int64, err error) error {
 	return fmt.Errorf("bulk: %s %d bytes at %d of %v: %w", what, n, off, h, err)
 }
 
@@ -66,35 +66,35 @@ func (h *Handle) check(want Rights, off, n int64) error {
 	return nil
 }
 
-// checkView is check for a view.
-func (h *Handle) checkView(off, n int64) error {
-	if err := h.check(ReadOnly, off, n); err != nil {
-		return err
-	}
-	if n > rocl.MaxMessage {
-		return rocl.ErrTooLarge
-	}
-	return nil
-}
-
 // view is View. Its error does not name the transfer.
 func (ep *Endpoint) view(ctx context.Context, h *Handle, off, n int64) (m *rocl.Message, err error) {
-	if err := h.checkView(off, n); err != nil {
-		return nil, err
-	}
 	err = patiently(ctx, func() error {
-		if m, err = ep.ask(ctx, h.origin, tagRead, nil, request{rawHandle(*h), uint64(off), uint64(n)}); err == nil {
-			m, err = granted(m, n)
-		}
+		m, err = ep.startView(ctx, h, off, n)()
 		return err
 	})
 	return m, err
 }
 
-// startView sends the request of a view. granted checks its reply.
-func (ep *Endpoint) startView(ctx context.Context, h *Handle, off, n int64) (p rocl.Pending, err error) {
-	if err := h.checkView(off, n); err != nil {
+// startView sends the request of a view.
+func (ep *Endpoint) startView(ctx context.Context, h *Handle, off, n int64) waitFunc {
+	p, err := ep.requestView(ctx, h, off, n)
+	return func() (m *rocl.Message, _ error) {
+		if err == nil {
+			m, err = p.Wait(ctx)
+		}
+		if err == nil {
+			m, err = granted(m, n)
+		}
+		return m, err
+	}
+}
+
+func (ep *Endpoint) requestView(ctx context.Context, h *Handle, off, n int64) (p rocl.Pending, err error) {
+	if err := h.check(ReadOnly, off, n); err != nil {
 		return p, err
+	}
+	if n > rocl.MaxMessage {
+		return p, rocl.ErrTooLarge
 	}
 	q, err := encodeRequests(request{rawHandle(*h), uint64(off), uint64(n)})
 	if err != nil {
@@ -151,7 +151,7 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		done, err = ep.runTransfer(ctx, want, &move{h: h, off: off, local: &mem, n: n})
 	}
 	if err != nil {
-		return done, failed(what, h, off, n, err)
+		return done, wrapTransfer(what, h, off, n, err)
 	}
 	return n, nil
 }
@@ -204,7 +204,7 @@ func (ep *Endpoint) pullByMessages(ctx context.Context, mv *move, from int64, ta
 	if len(mv.local.parts) == 1 || ep.sharing.route(ep.c, mv.h.origin) == shared {
 		size = ep.cfg.large
 	}
-	return ep.each(ctx, mv, from, size, mv.segments, func(ctx context.Context, mv *move, at, n int64) error {
+	return ep.each(ctx, mv, from, size, mv.segments, func(ctx context.Context, at, n int64) error {
 		return ep.pullPiece(ctx, mv, at, n, tag)
 	})
 }
@@ -248,14 +248,16 @@ func (ep *Endpoint) pullPart(ctx context.Context, mv *move, at, n int64, tag uin
 // pushByMessages copies the bytes of a transfer to the origin, from those at from. It returns
 // what runTransfer returns.
 func (ep *Endpoint) pushByMessages(ctx context.Context, mv *move, from int64) (done int64, err error) {
+	size := ep.cfg.piece
 	switch route := ep.sharing.route(ep.c, mv.h.origin); {
 	case route == shared:
-		return ep.each(ctx, mv, from, min(ep.cfg.large, ep.copyMost()), mv.pieces, patient(ep.pushPiece))
+		size = ep.cfg.large
 	case route == remote && mv.n-from >= segmentLeast:
 		return ep.pushByOffer(ctx, mv, from)
-	default:
-		return ep.each(ctx, mv, from, min(ep.cfg.piece, ep.copyMost()), mv.pieces, patient(ep.pushPiece))
 	}
+	return ep.each(ctx, mv, from, min(size, ep.copyMost()), mv.pieces, patient(func(ctx context.Context, at, n int64) error {
+		return ep.pushPiece(ctx, mv, at, n)
+	}))
 }
 
 // pushPiece copies n bytes of local memory to the origin, in the request.

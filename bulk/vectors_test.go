@@ -7,25 +7,18 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // The bytes of a request must stay.
 func TestVectors(t *testing.T) {
-	gid, err := rocl.ParseGID("000000000001-2-3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	gid := try.Get(rocl.ParseGID("000000000001-2-3"))(t)
 	h := Handle{origin: gid, region: 4}
 	h.steps[0] = step{0, 100, ReadWrite}
 	h.key = firstKey(new([32]byte), 4, h.steps[0])
-	if h, err = h.Slice(10, 20); err != nil {
-		t.Fatal(err)
-	}
-	p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
-	if err != nil {
-		t.Fatal(err)
-	}
+	h = try.Get(h.Slice(10, 20))(t)
+	p := try.Get(codec.Append(nil, &request{rawHandle(h), 5, 6}))(t)
 	if len(p) != requestLen {
 		t.Errorf("the request has %d bytes, want %d", len(p), requestLen)
 	}

@@ -55,24 +55,15 @@ import (
 // length is an error: see appendError and refusal. The reply to tagPull and tagFetch may also be
 // the first of the bytes requested, at least partLeast.
 //
-// The tag follows from the transfer and from the route (see sharing):
-//
-//	tag        used by                                       its reply
-//	tagRead    View, Pipeline                                a buffer over the memory, lent or copied
-//	tagPull    Pull; also the rest after tagLocate failed    the same, or the first part of the bytes
-//	tagLocate  Pull of inPlaceLeast bytes, shared memory     registered memory, or a locator by which the target reads
-//	tagWrite   Push for which no other tag is used; also     empty, after the origin has copied the bytes
-//	           the rest after tagTake failed
-//	tagTake    Push of inPlaceLeast bytes, shared memory     empty, after the origin has read by the locator
-//	tagOffer   Push of segmentLeast bytes over a stream      empty, after the origin has fetched the bytes
-//	tagFetch   the origin, for the bytes of tagOffer         as that of tagPull
+// The tag follows from the transfer and from the route (see sharing). Beside each tag stands what
+// uses it, and what its reply or its request has.
 const (
-	tagRead   = 0x42554c4b_00000001 // "BULK"
-	tagWrite  = 0x42554c4b_00000002
-	tagLocate = 0x42554c4b_00000003 // a read whose reply may be a locator instead
-	tagTake   = 0x42554c4b_00000004 // a write with a locator instead of the bytes
-	tagPull   = 0x42554c4b_00000005 // a read whose reply may be the first of the bytes
-	tagOffer  = 0x42554c4b_00000006 // a write with a request instead of the bytes, by which the origin fetches them
+	tagRead   = 0x42554c4b_00000001 // "BULK"; View and Pipeline; a buffer over the memory, lent or copied
+	tagWrite  = 0x42554c4b_00000002 // Push for which no other tag is used, or after tagTake has failed; replied to after the origin has copied the bytes
+	tagLocate = 0x42554c4b_00000003 // Pull of inPlaceLeast bytes over shared memory; registered memory, or a locator by which the target reads
+	tagTake   = 0x42554c4b_00000004 // Push of inPlaceLeast bytes over shared memory; a locator instead of the bytes
+	tagPull   = 0x42554c4b_00000005 // Pull, also of the rest after tagLocate has failed; the bytes, or the first of them
+	tagOffer  = 0x42554c4b_00000006 // Push of segmentLeast bytes over a stream; a request instead of the bytes, by which the origin fetches them
 	tagFetch  = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
 )
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A reply with an error never has the length of a granted one.
@@ -20,9 +21,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	for _, p := range [][]byte{nil, {byte(len(codes))}, {255, 1}} {
-		if err := parseError(p); !errors.Is(err, errProtocol) {
-			t.Error(err)
-		}
+		try.Fails(parseError(p))(t, errProtocol)
 	}
 }
 
@@ -32,10 +31,7 @@ func FuzzRequest(f *testing.F) {
 	h.steps[0] = step{0, 100, ReadWrite}
 	h.key = firstKey(new([32]byte), 1, h.steps[0])
 	for range 1 + MaxNarrow {
-		p, err := codec.Append(nil, &request{rawHandle(h), 5, 6})
-		if err != nil {
-			f.Fatal(err)
-		}
+		p := try.Get(codec.Append(nil, &request{rawHandle(h), 5, 6}))(f)
 		f.Add(p)
 		h, _ = h.Slice(1, h.Len()-2)
 	}

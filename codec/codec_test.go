@@ -20,6 +20,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -233,17 +234,12 @@ func TestWire(t *testing.T) {
 
 // CBOR from another program is decoded if it has the tag of self-described CBOR.
 func TestCBORFromElsewhere(t *testing.T) {
-	p, err := cbor.Marshal(map[string]string{"Text": "hello"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(cbor.Marshal(map[string]string{"Text": "hello"}))(t)
 	var n note
 	if err := Decode(append([]byte(selfDescribed), p...), &n); err != nil || n.Text != "hello" {
 		t.Errorf("%v, %v", n, err)
 	}
-	if err := Decode(p, &n); !errors.Is(err, ErrValue) {
-		t.Errorf("without the tag: %v", err)
-	}
+	try.Fails(Decode(p, &n))(t, ErrValue) // without the tag
 }
 
 // refused checks that a payload is not a T, and that decoding changes nothing.

@@ -212,7 +212,7 @@ type op struct {
 	mem, wire         int
 	n                 int  // bytes of opCopy and opBool; numbers or elements of the others
 	sub               []op // ops of each element of opRepeat
-	memStep, wireStep int  // bytes from one element to the next
+	memStep, wireStep int  // bytes from one element to the next; memStep: also of opSwap
 }
 
 type opKind uint8
@@ -223,9 +223,7 @@ const (
 	opRepeat        // sub, n times
 
 	// These are for big-endian machines and for machines with an int of 4 bytes:
-	opSwap2 // a number of 2 bytes, big-endian in memory
-	opSwap4
-	opSwap8
+	opSwap   // a number of memStep bytes, big-endian in memory
 	opInt32  // an int of 4 bytes in memory, and 8 on the wire
 	opUint32 // a uint of 4 bytes in memory, and 8 on the wire
 )
@@ -282,8 +280,7 @@ func (l *layout) add(t reflect.Type, mem int) {
 // number appends n numbers of some bytes each.
 func (l *layout) number(mem, bytes, n int) {
 	if l.isBig && bytes > 1 {
-		kind := map[int]opKind{2: opSwap2, 4: opSwap4, 8: opSwap8}[bytes]
-		l.put(op{kind: kind, mem: mem, wire: l.size, n: n}, n*bytes)
+		l.put(op{kind: opSwap, mem: mem, wire: l.size, n: n, memStep: bytes}, n*bytes)
 		return
 	}
 	l.put(op{kind: opCopy, mem: mem, wire: l.size, n: n * bytes}, n*bytes)
@@ -403,12 +400,8 @@ func decode(ops []op, to unsafe.Pointer, p []byte, times, memStep, wireStep int)
 // encodeNumber encodes number j of an op other than a copy. Memory is big-endian for opSwap.
 func (o *op) encodeNumber(to []byte, at unsafe.Pointer, j int) {
 	switch o.kind {
-	case opSwap2:
-		binary.BigEndian.PutUint16(to[2*j:], binary.LittleEndian.Uint16(unsafe.Slice((*byte)(unsafe.Add(at, 2*j)), 2)))
-	case opSwap4:
-		binary.BigEndian.PutUint32(to[4*j:], binary.LittleEndian.Uint32(unsafe.Slice((*byte)(unsafe.Add(at, 4*j)), 4)))
-	case opSwap8:
-		binary.BigEndian.PutUint64(to[8*j:], binary.LittleEndian.Uint64(unsafe.Slice((*byte)(unsafe.Add(at, 8*j)), 8)))
+	case opSwap:
+		swap(to[o.memStep*j:], o.bytes(at, j))
 	case opInt32:
 		binary.LittleEndian.PutUint64(to[8*j:], uint64(*(*int32)(unsafe.Add(at, 4*j))))
 	case opUint32:
@@ -416,15 +409,23 @@ func (o *op) encodeNumber(to []byte, at unsafe.Pointer, j int) {
 	}
 }
 
+// bytes returns the memory of number j of opSwap.
+func (o *op) bytes(at unsafe.Pointer, j int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(at, o.memStep*j)), o.memStep)
+}
+
+// swap copies a number in the other order of bytes.
+func swap(to, from []byte) {
+	for i, b := range from {
+		to[len(from)-1-i] = b
+	}
+}
+
 // decodeNumber is the reverse of encodeNumber. It reports false if the number is too large.
 func (o *op) decodeNumber(at unsafe.Pointer, from []byte, j int) bool {
 	switch o.kind {
-	case opSwap2:
-		binary.BigEndian.PutUint16(unsafe.Slice((*byte)(unsafe.Add(at, 2*j)), 2), binary.LittleEndian.Uint16(from[2*j:]))
-	case opSwap4:
-		binary.BigEndian.PutUint32(unsafe.Slice((*byte)(unsafe.Add(at, 4*j)), 4), binary.LittleEndian.Uint32(from[4*j:]))
-	case opSwap8:
-		binary.BigEndian.PutUint64(unsafe.Slice((*byte)(unsafe.Add(at, 8*j)), 8), binary.LittleEndian.Uint64(from[8*j:]))
+	case opSwap:
+		swap(o.bytes(at, j), from[o.memStep*j:][:o.memStep])
 	case opInt32:
 		v := int64(binary.LittleEndian.Uint64(from[8*j:]))
 		if v < math.MinInt32 || v > math.MaxInt32 {

@@ -5,15 +5,13 @@ package codec
 import (
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
 // vector returns the vector of a value. Its fields have the text of the type, if it is raw.
 func vector[T any](t *testing.T, name string, v T) vectors.Vector {
-	b, err := Append(nil, &v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := try.Get(Append(nil, &v))(t)
 	f := map[string]any{"value": v}
 	if text := planOf[T]().text; text != "" {
 		f["type"] = text

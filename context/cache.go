@@ -295,7 +295,7 @@ func (k *cache) newDeathLocked(node resource.NodeID) *death {
 // know it, and knows another node besides this one. A node that is suspected or away is not dead. A
 // directory that reaches no other member is itself cut off, and cannot tell.
 func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
-	it, err := c.pattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
+	it, _, err := newPattern(resource.Match{AttrKind: "node", AttrNode: fmt.Sprintf("%012x", uint64(node))}, nil)
 	if err != nil {
 		return false
 	}
@@ -303,7 +303,7 @@ func (c *Context) asksIfDead(ctx stdctx.Context, node resource.NodeID) bool {
 	if _, err = c.dir.Find(ctx, it); !errors.Is(err, directory.ErrNotFound) {
 		return false
 	}
-	all, err := c.pattern(resource.Match{AttrKind: "node"}, []FindOption{Want(AttrNode)})
+	all, _, err := newPattern(resource.Match{AttrKind: "node"}, []FindOption{Want(AttrNode)})
 	if err != nil {
 		return false
 	}

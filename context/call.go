@@ -42,11 +42,11 @@ import (
 // dropped. A request that was not delivered is not reported to [WithUndelivered], because the error
 // says so.
 func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (*dispatch.Message, error) {
-	var p dispatch.Pending
-	m, err := r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
-		p, err = r.box.Request(ctx, f, tag, b)
-		return err
-	}))
+	p, err := r.start(ctx, to, func(f *dispatch.Flow) (dispatch.Pending, error) { return r.box.Request(ctx, f, tag, b) })
+	if err != nil {
+		return nil, err
+	}
+	m, err := p.Wait(ctx)
 	if err == nil {
 		b.Release()
 	}
@@ -56,11 +56,11 @@ func (r *Resource) Call(ctx stdctx.Context, to resource.GID, tag uint64, b *buff
 // CallBytes sends a copy of data as a request and returns the reply, as [Resource.Call] does with a
 // buffer. data stays the caller's.
 func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (*dispatch.Message, error) {
-	var p dispatch.Pending
-	return r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
-		p, err = r.box.RequestBytes(ctx, f, tag, data)
-		return err
-	}))
+	p, err := r.StartCallBytes(ctx, to, tag, data)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait(ctx)
 }
 
 // CallInto is like [Resource.CallBytes], and puts the payload of the reply into dst, if it is not
@@ -73,27 +73,30 @@ func (r *Resource) CallBytes(ctx stdctx.Context, to resource.GID, tag uint64, da
 // dst behind the reply and, if it fails, any bytes of dst. If ctx ends while the reply is being
 // read, CallInto returns when the reading goroutine has finished its system call.
 func (r *Resource) CallInto(ctx stdctx.Context, to resource.GID, tag uint64, data, dst []byte) (*dispatch.Message, error) {
-	var p dispatch.Pending
-	return r.await(ctx, to, &p, r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
-		p, err = r.box.RequestInto(ctx, f, tag, data, dst)
-		return err
-	}))
-}
-
-// await waits for the reply of a call. err is the error of sending its request: if it is not nil,
-// await does not wait.
-func (r *Resource) await(ctx stdctx.Context, to resource.GID, p *dispatch.Pending, err error) (m *dispatch.Message, _ error) {
-	if err == nil {
-		m, err = p.Wait(ctx)
-	}
+	p, err := r.start(ctx, to, func(f *dispatch.Flow) (dispatch.Pending, error) { return r.box.RequestInto(ctx, f, tag, data, dst) })
 	if err != nil {
-		return nil, calling(to, err)
+		return nil, err
 	}
-	return m, nil
+	return p.Wait(ctx)
 }
 
-// calling returns the error of a call to the resource to that fails because of err.
-func calling(to resource.GID, err error) error { return fmt.Errorf("rocl: call %v: %w", to, err) }
+// start sends the request of a call to the resource to: request sends it over a flow.
+func (r *Resource) start(ctx stdctx.Context, to resource.GID, request func(*dispatch.Flow) (dispatch.Pending, error)) (Pending, error) {
+	p := Pending{to: to}
+	err := r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
+		p.p, err = request(f)
+		return err
+	})
+	return p, wrapCall(to, err)
+}
+
+// wrapCall adds the target to the error of a call, if there is one.
+func wrapCall(to resource.GID, err error) error {
+	if err != nil {
+		return fmt.Errorf("rocl: call %v: %w", to, err)
+	}
+	return nil
+}
 
 // A Pending is a call that [Resource.StartCall] or [Resource.StartCallBytes] has started: its
 // request has been accepted. [Pending.Wait] returns its reply. The zero value is no call.
@@ -112,30 +115,18 @@ type Pending struct {
 // whose bytes must not be changed. The end of ctx then does not end the call; [Pending.Cancel]
 // does. If StartCall fails, b stays the caller's.
 func (r *Resource) StartCall(ctx stdctx.Context, to resource.GID, tag uint64, b *buffers.Buffer) (Pending, error) {
-	var p dispatch.Pending
-	err := r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
-		p, err = r.box.Request(ctx, f, tag, b)
-		return err
-	})
+	p, err := r.start(ctx, to, func(f *dispatch.Flow) (dispatch.Pending, error) { return r.box.Request(ctx, f, tag, b) })
 	if err != nil {
-		return Pending{}, calling(to, err)
+		return Pending{}, err
 	}
 	b.Release()
-	return Pending{p, to}, nil
+	return p, nil
 }
 
 // StartCallBytes sends a copy of data as the request of a call, as [Resource.StartCall] does with a
 // buffer. data stays the caller's.
 func (r *Resource) StartCallBytes(ctx stdctx.Context, to resource.GID, tag uint64, data []byte) (Pending, error) {
-	var p dispatch.Pending
-	err := r.withFlow(ctx, to, func(f *dispatch.Flow) (err error) {
-		p, err = r.box.RequestBytes(ctx, f, tag, data)
-		return err
-	})
-	if err != nil {
-		return Pending{}, calling(to, err)
-	}
-	return Pending{p, to}, nil
+	return r.start(ctx, to, func(f *dispatch.Flow) (dispatch.Pending, error) { return r.box.RequestBytes(ctx, f, tag, data) })
 }
 
 // Wait returns the reply, as [Resource.Call] does, and fails with the same errors. The end of ctx
@@ -143,10 +134,7 @@ func (r *Resource) StartCallBytes(ctx stdctx.Context, to resource.GID, tag uint6
 // memory.
 func (p Pending) Wait(ctx stdctx.Context) (*dispatch.Message, error) {
 	m, err := p.p.Wait(ctx)
-	if err != nil {
-		return nil, calling(p.to, err)
-	}
-	return m, nil
+	return m, wrapCall(p.to, err)
 }
 
 // Cancel ends the call, unless it has ended or its reply has come. Wait then fails with an error
@@ -169,25 +157,21 @@ func (p Pending) Cancel(cause error) { p.p.Cancel(cause) }
 // rocl.ErrClosed if r is deleted, with rocl.ErrTooLarge, or with the cause of ctx's end. A reply to
 // a call that has ended in another way is dropped without an error or a report.
 func (r *Resource) Reply(ctx stdctx.Context, m *dispatch.Message, b *buffers.Buffer) error {
-	err := dispatch.ErrClosed
-	if !r.deleting.Load() {
-		err = r.box.Reply(ctx, m, b)
-	}
-	return r.replied(m, err)
+	return r.reply(m, func() error { return r.box.Reply(ctx, m, b) })
 }
 
 // ReplyBytes sends a copy of data as the reply to the request m, as [Resource.Reply] does with a
 // buffer. data stays the caller's.
 func (r *Resource) ReplyBytes(ctx stdctx.Context, m *dispatch.Message, data []byte) error {
-	err := dispatch.ErrClosed
-	if !r.deleting.Load() {
-		err = r.box.ReplyBytes(ctx, m, data)
-	}
-	return r.replied(m, err)
+	return r.reply(m, func() error { return r.box.ReplyBytes(ctx, m, data) })
 }
 
-// replied returns the error of a reply to m that fails because of err.
-func (r *Resource) replied(m *dispatch.Message, err error) error {
+// reply replies to m by send, unless r is deleted.
+func (r *Resource) reply(m *dispatch.Message, send func() error) error {
+	err := dispatch.ErrClosed
+	if !r.deleting.Load() {
+		err = send()
+	}
 	if err != nil {
 		return fmt.Errorf("rocl: reply to %v: %w", m.From(), err)
 	}

@@ -34,18 +34,11 @@ func TestCloseDelivers(t *testing.T) {
 		const n = 500
 		size := func(i int) int { return i % 7 * (i % 11) * 1000 }
 		for i := range n {
-			if err := me.SendBytes(bg, you.ID(), uint64(i), make([]byte, size(i))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, you.ID(), uint64(i), make([]byte, size(i))))
 		}
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close())
 		for i := range n {
-			m, err := you.Recv(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := recv(t, you)
 			if m.Tag() != uint64(i) || m.Len() != size(i) {
 				t.Fatalf("message %d has tag %d and %d bytes, want %d", i, m.Tag(), m.Len(), size(i))
 			}
@@ -68,9 +61,7 @@ func TestCloseWaits(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- a.Close() }()
 	// Resources are closed first: from then on, Close waits.
-	if _, err := me.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("receiving while the context closes: %v", err)
-	}
+	fails(t, errOf(me.Recv(bg)), dispatch.ErrClosed, "receiving while the context closes")
 	<-f.tried
 	select {
 	case err := <-closed:
@@ -78,9 +69,7 @@ func TestCloseWaits(t *testing.T) {
 	default:
 	}
 	f.fail.Store(false)
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-closed)
 	for i := range 10 {
 		expect(t, you, fmt.Sprint(i))
 	}
@@ -107,9 +96,7 @@ func TestCloseGivesUp(t *testing.T) {
 			defer server.Close()
 			open := func(o ...context.Option) *context.Context {
 				c, err := context.Open(bg, append(o, context.WithTransports(nowhere{}), context.WithDirectory(server.Dialer()))...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return c
 			}
 			a := open(context.WithLinger(linger), reported.option())
@@ -117,9 +104,7 @@ func TestCloseGivesUp(t *testing.T) {
 			defer b.Close()
 			me, you := register(t, a, nil), register(t, b, nil)
 			for i := range uint64(3) {
-				if err := me.SendBytes(bg, you.ID(), i, []byte("12345")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, me.SendBytes(bg, you.ID(), i, []byte("12345")))
 			}
 			start := time.Now()
 			err := a.Close()
@@ -163,17 +148,11 @@ func TestLateAcknowledgements(t *testing.T) {
 				if err != nil && !errors.Is(err, dispatch.ErrGone) {
 					t.Error(err)
 				}
-				if err := in.Flush(bg); err != nil {
-					t.Error(err)
-				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				noErr(t, in.Flush(bg))
+				noErr(t, c.Close())
 			})
 		}
-		if err := sink.Close(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, sink.Close())
 		sources.Wait()
 	})
 }
@@ -184,12 +163,8 @@ func TestCloseWithdrawsWithoutLinger(t *testing.T) {
 	said := make(chan string, 100)
 	a, b := cl.Open(0, context.WithLinger(0), logging(func(r slog.Record) { said <- r.Message })), cl.Open(0)
 	r := register(t, a, nil)
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := b.Lookup(bg, r.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a resource of the closed context: %v", err)
-	}
+	noErr(t, a.Close())
+	fails(t, errOf(b.Lookup(bg, r.ID())), directory.ErrNotFound, "looking up a resource of the closed context")
 	close(said)
 	for line := range said {
 		if strings.Contains(line, "did not withdraw the resources") {
@@ -209,21 +184,15 @@ func TestCloseTogether(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
-				if err := a.Close(); err != nil {
-					t.Error(err)
-				}
-				if _, err := a.Register(bg, resource.Attrs{}); !errors.Is(err, dispatch.ErrClosed) {
-					t.Errorf("registering after Close: %v", err)
-				}
+				noErr(t, a.Close())
+				fails(t, errOf(a.Register(bg, resource.Attrs{})), dispatch.ErrClosed, "registering after Close")
 			})
 		}
 		wg.Wait()
 		for range 100 {
 			expect(t, you, "hello")
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, a.Close())
 	})
 }
 
@@ -232,9 +201,8 @@ func TestAfterClose(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)
 	me, you := register(t, c, nil), register(t, other, nil)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	send(t, me, you.ID(), "hello") // now there is a flow
+	must(t, c.Close())
 	calls := map[string]func() error{
 		"Register": func() error { _, err := c.Register(bg, resource.Attrs{}); return err },
 		"Find":     func() error { _, err := c.Find(bg, resource.Match{}); return err },
@@ -254,21 +222,16 @@ func TestAfterClose(t *testing.T) {
 		"Recv":          func() error { _, err := me.Recv(bg); return err },
 		"TryRecv":       func() error { _, err := me.TryRecv(); return err },
 		"SendBytes":     func() error { return me.SendBytes(bg, you.ID(), 0, nil) },
+		"a large one":   func() error { return me.SendBytes(bg, you.ID(), 0, make([]byte, 100<<10)) },
+		"Buffer":        func() error { _, err := c.Buffer(1); return err },
 		"Update":        func() error { return me.Update(bg, resource.Attrs{}) },
 		"CompareAndSet": func() error { _, err := me.CompareAndSet(bg, 1, resource.Attrs{}); return err },
 		"Delete":        func() error { return me.Delete(bg) },
 	}
 	for name, f := range calls {
-		if err := f(); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, f(), dispatch.ErrClosed, name)
 	}
-	if err := me.Close(); err != nil {
-		t.Errorf("Resource.Close: %v", err)
-	}
-	if _, err := c.Buffer(1); err == nil {
-		t.Error("a closed context gives a buffer")
-	}
+	noErr(t, me.Close(), "Resource.Close")
 	for m, err := range me.Messages(bg) {
 		t.Errorf("message %v, %v", m, err)
 	}
@@ -278,23 +241,6 @@ func TestAfterClose(t *testing.T) {
 	gone(t, other, me.ID())
 }
 
-// The error is the same if the memory is also used up.
-func TestAfterCloseMemory(t *testing.T) {
-	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0), cl.Open(0)
-	me, you := register(t, a, nil), register(t, b, nil)
-	send(t, me, you.ID(), "hello")
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Buffer(1); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("Buffer: %v", err)
-	}
-	if err := me.SendBytes(bg, you.ID(), 0, make([]byte, 100<<10)); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("SendBytes: %v", err)
-	}
-}
-
 // Blocked calls return ErrClosed when their context closes.
 func TestCloseWakes(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
@@ -302,9 +248,7 @@ func TestCloseWakes(t *testing.T) {
 		me, slow := register(t, a, nil), register(t, b, nil)
 		// The target accepts one message of any size, and then none. The message behind it on the
 		// link tells when it has arrived.
-		if err := me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)))
 		behind := register(t, b, nil)
 		send(t, me, behind.ID(), "hello")
 		expect(t, behind, "hello")
@@ -314,9 +258,7 @@ func TestCloseWakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := a.Buffer(100 << 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Release()
 		calls := map[string]func() error{
 			"Recv": func() error { _, err := me.Recv(bg); return err },
@@ -330,9 +272,7 @@ func TestCloseWakes(t *testing.T) {
 		for name, f := range calls {
 			go func() { results <- result{name, f()} }()
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, a.Close())
 		for range calls {
 			if r := <-results; !errors.Is(r.err, dispatch.ErrClosed) {
 				t.Errorf("%s: %v", r.name, r.err)
@@ -357,9 +297,7 @@ func TestCloseEndsWatch(t *testing.T) {
 			go func() { closed <- c.Close() }()
 		}
 	}
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-closed)
 }
 
 // Close withdraws the resources before it waits for accepted messages, so that no search finds a
@@ -378,16 +316,10 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 	}
 	<-f.tried
 	<-f.tried // Close waits now
-	if _, err := b.Lookup(bg, me.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a closed resource: %v", err)
-	}
+	fails(t, errOf(b.Lookup(bg, me.ID())), directory.ErrNotFound, "looking up a closed resource")
 	f.fail.Store(false)
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	if _, err := b.Lookup(bg, a.ID()); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up a closed context: %v", err)
-	}
+	noErr(t, <-closed)
+	fails(t, errOf(b.Lookup(bg, a.ID())), directory.ErrNotFound, "looking up a closed context")
 }
 
 // Messages and buffers that the program holds stay readable after Close.
@@ -396,18 +328,11 @@ func TestHeldAcrossClose(t *testing.T) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
 		p, err := b.Buffer(5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copy(p.Bytes(), "12345")
 		send(t, me, you.ID(), "hello")
-		m, err := you.Recv(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(a.Close(), b.Close()); err != nil {
-			t.Error(err)
-		}
+		m := recv(t, you)
+		noErr(t, errors.Join(a.Close(), b.Close()))
 		if string(m.Bytes()) != "hello" || string(p.Bytes()) != "12345" {
 			t.Errorf("%q, %q", m.Bytes(), p.Bytes())
 		}

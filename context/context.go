@@ -92,16 +92,15 @@ type Context struct {
 	endLife      stdctx.CancelCauseFunc
 	goroutines   sync.WaitGroup // goroutines of the context
 
-	answers pendingAnswers
+	serial atomic.Uint32 // of the last identifier that was made
+	cache  cache
 
-	serial  atomic.Uint32 // of the last identifier that was made
-	cache   cache
-	lookups pendingLookups
-
-	mu       sync.Mutex    // guards closing
-	closing  bool          // Close has begun
-	closed   chan struct{} // closed when Close has ended
-	closeErr error         // set before closed is closed
+	mu       sync.Mutex                      // guards the next three fields
+	closing  bool                            // Close has begun
+	answers  map[resource.GID]int            // answers to questions for routes under way, by the context that asked
+	lookups  map[resource.GID]*pendingLookup // what goroutines ask on behalf of calls that do not wait, by target
+	closed   chan struct{}                   // closed when Close has ended
+	closeErr error                           // set before closed is closed
 }
 
 // Open returns a new context. See rocl.Open.
@@ -110,11 +109,7 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 		return nil, errors.New("rocl: open a context: no context.Context")
 	}
 	cfg := defaults()
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
-		}
-	}
+	apply(&cfg, opts)
 	logs := logqueue.New(cfg.logger)
 	cfg.logger = logs.Logger()
 	c, err := open(ctx, &cfg)
@@ -124,6 +119,15 @@ func Open(ctx stdctx.Context, opts ...Option) (*Context, error) {
 	}
 	c.logs = logs
 	return c, nil
+}
+
+// apply sets what the options set in cfg. An option may be nil.
+func apply[C any, O ~func(*C)](cfg *C, opts []O) {
+	for _, o := range opts {
+		if o != nil {
+			o(cfg)
+		}
+	}
 }
 
 // open opens a context with the given configuration.
@@ -154,7 +158,7 @@ func open(ctx stdctx.Context, cfg *config) (*Context, error) {
 	}
 	c := &Context{
 		cfg: *cfg, rules: rules, dir: dir, self: dir.Self(), pool: buffers.New(bopts...), termsChanged: termsChanged, listening: map[string]bool{},
-		closed: make(chan struct{}),
+		answers: map[resource.GID]int{}, lookups: map[resource.GID]*pendingLookup{}, closed: make(chan struct{}),
 	}
 	c.life, c.endLife = stdctx.WithCancelCause(stdctx.Background())
 	c.cache.init()
@@ -195,7 +199,7 @@ func (c *Context) open(ctx stdctx.Context) ([]string, error) {
 	if err := c.listen(c.cfg.listenAddrs(&terms, c.sealer)); err != nil {
 		return nil, err
 	}
-	addrs := c.addrs()
+	addrs := c.Addrs()
 	l, err := c.describe(addrs)
 	if err == nil {
 		_, err = c.dir.Register(ctx, c.self, l)
@@ -207,25 +211,15 @@ func (c *Context) open(ctx stdctx.Context) ([]string, error) {
 // the addresses addrs.
 func (c *Context) describe(addrs []string) (*resource.List, error) {
 	l := new(resource.List)
-	if err := errors.Join(
-		l.AddString(AttrKind, "context"),
-		l.AddString(AttrPID, strconv.Itoa(os.Getpid())),
-	); err != nil {
-		return nil, err
-	}
+	err := errors.Join(l.AddString(AttrKind, "context"), l.AddString(AttrPID, strconv.Itoa(os.Getpid())))
 	for _, a := range addrs {
-		if err := l.AddString(AttrAddr, a); err != nil {
-			return nil, err
-		}
+		err = errors.Join(err, l.AddString(AttrAddr, a))
 	}
-	return l, nil
+	return l, err
 }
 
 // ID returns the context's identifier, which is also that of the resource that stands for it.
 func (c *Context) ID() resource.GID { return c.self }
-
-// Addrs returns the addresses at which other contexts reach this one.
-func (c *Context) Addrs() []string { return c.addrs() }
 
 // Buffer returns memory of n bytes for the payload of a message. n is from 0 to
 // [dispatch.MaxMessage]. The memory is not zeroed: it holds bytes of an earlier message that this
@@ -262,38 +256,43 @@ func (c *Context) Buffer(n int) (*buffers.Buffer, error) { return c.disp.Buffer(
 // The resource stays registered when the process that serves the directory ends: the next directory
 // gets it, with its identifier, attributes and revision, from this context.
 func (c *Context) Register(ctx stdctx.Context, a resource.Attributes, opts ...RegisterOption) (*Resource, error) {
-	var cfg registerConfig
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
-		}
+	r, err := c.register(ctx, a, opts)
+	if err != nil {
+		return nil, fmt.Errorf("rocl: register a resource: %w", err)
 	}
+	return r, nil
+}
+
+// register is Register without the text of its errors.
+func (c *Context) register(ctx stdctx.Context, a resource.Attributes, opts []RegisterOption) (*Resource, error) {
 	if c == nil {
-		return nil, fmt.Errorf("rocl: register a resource: %w", errNil)
+		return nil, errNil
 	}
+	var cfg registerConfig
+	apply(&cfg, opts)
 	l, err := userList(a)
-	if err == nil && c.isClosing() {
-		err = dispatch.ErrClosed
+	if err != nil {
+		return nil, err
 	}
-	var lane dispatch.Lane
-	if err == nil {
-		lane, err = laneOver(cfg.over, c.cfg.transports)
+	if c.isClosing() {
+		return nil, dispatch.ErrClosed
 	}
+	lane, err := laneOver(cfg.over, c.cfg.transports)
 	if err == nil {
 		err = addOver(l, lane)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("rocl: register a resource: %w", err)
+		return nil, err
 	}
 	serial, box, err := c.newMailbox(cfg.mailbox, cfg.messages, lane != "")
 	if err != nil {
-		return nil, fmt.Errorf("rocl: register a resource: %w", err)
+		return nil, err
 	}
 	r := &Resource{c: c, id: c.self.WithSerial(serial), box: box, lane: lane}
 	rev, err := c.registerAs(ctx, r.id, l, cfg.unique)
 	if err != nil {
 		box.Close()
-		return nil, fmt.Errorf("rocl: register a resource: %w", c.wrap(err))
+		return nil, c.wrap(err)
 	}
 	r.rev.Store(rev)
 	return r, nil
@@ -413,52 +412,44 @@ func Want(names ...string) FindOption {
 // Covered makes a find fill in v with the nodes of the cluster that it has asked. See rocl.Covered.
 func Covered(v *directory.Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
-// coverage returns the argument of Covered among the options, or nil.
-func coverage(opts []FindOption) *directory.Coverage {
-	var cfg findConfig
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
-		}
-	}
-	return cfg.cov
-}
-
-// pattern returns the pattern of a question: the attributes a with what the options add.
-func (c *Context) pattern(a resource.Attributes, opts []FindOption) (*resource.List, error) {
-	if len(opts) == 0 { // this case allocates no findConfig
-		l, err := resource.NewPattern(a)
-		if err != nil {
-			return nil, err
-		}
-		return noOptions.refine(l)
-	}
-	var cfg findConfig
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
-		}
+// newPattern returns the pattern of a question, the attributes a with what the options add, and the
+// argument of Covered among the options, or nil.
+func newPattern(a resource.Attributes, opts []FindOption) (*resource.List, *directory.Coverage, error) {
+	cfg := &noOptions // so a find without options allocates no findConfig
+	if len(opts) > 0 {
+		cfg = new(findConfig)
+		apply(cfg, opts)
 	}
 	l, err := resource.NewPattern(a, cfg.want...)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		l, err = cfg.refine(l)
 	}
-	return cfg.refine(l)
+	return l, cfg.cov, err
 }
 
 // found converts an answer of the directory, and puts the owner and the addresses that it contains
-// into the caches. owner is false if the program did not ask for the value of AttrContext.
-func (c *Context) found(a *resource.Record, owner bool) Found {
+// into the caches.
+func (c *Context) found(a *resource.Record) Found {
 	c.remember(a)
-	return newFound(a, owner)
+	return newFound(a)
 }
 
-// newFound converts a record of the directory. owner is as in found.
-func newFound(a *resource.Record, owner bool) Found {
-	if owner && wantsOwner(&a.Attrs) {
+// newFound converts a record of the directory.
+func newFound(a *resource.Record) Found {
+	if !a.Attrs.Complete() && wants(&a.Attrs, AttrContext) {
 		_ = a.Attrs.Set(AttrContext, []byte(a.Owner.String()))
 	}
 	return Found{ID: a.ID, Context: a.Owner, Revision: a.Revision, Attrs: a.Attrs}
+}
+
+// wants reports whether a list asks for the value of the attribute with the given name.
+func wants(l *resource.List, name string) bool {
+	for w := range l.Wanted() {
+		if w == name {
+			return true
+		}
+	}
+	return false
 }
 
 // remember puts the owner and the addresses that an answer of the directory contains into the
@@ -472,19 +463,6 @@ func (c *Context) remember(a *resource.Record) {
 	if a.ID == minter { // a context's own resource, which has its addresses
 		c.cache.reach(a.ID, &a.Attrs, time.Time{})
 	}
-}
-
-// wantsOwner reports whether a list asks for the value of AttrContext.
-func wantsOwner(l *resource.List) bool {
-	if l.Complete() {
-		return false
-	}
-	for name := range l.Wanted() {
-		if name == AttrContext {
-			return true
-		}
-	}
-	return false
 }
 
 // Find returns one resource that matches the pattern a. If several match, the choice varies, so
@@ -502,24 +480,33 @@ func wantsOwner(l *resource.List) bool {
 // Find does not wait for a match: [Context.Await] and [Context.Watch] do. It waits for the
 // directory's answer until ctx ends: there is no other limit.
 func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) (Found, error) {
-	if c == nil {
-		return Found{}, fmt.Errorf("rocl: find a resource: %w", errNil)
-	}
-	p, err := c.pattern(a, opts)
+	f, err := c.find(ctx, a, opts)
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: find a resource: %w", err)
+	}
+	return f, nil
+}
+
+// find is Find without the text of its errors.
+func (c *Context) find(ctx stdctx.Context, a resource.Attributes, opts []FindOption) (f Found, err error) {
+	if c == nil {
+		return f, errNil
+	}
+	p, cov, err := newPattern(a, opts)
+	if err != nil {
+		return f, err
 	}
 	c.questions.Add(1)
 	var ans resource.Record
 	if _, _, ordered := p.Order(); ordered {
-		ans, err = c.dir.Best(ctx, p, coverage(opts))
+		ans, err = c.dir.Best(ctx, p, cov)
 	} else {
 		ans, err = c.dir.Find(ctx, p)
 	}
 	if err != nil {
-		return Found{}, fmt.Errorf("rocl: find a resource: %w", c.wrap(err))
+		return f, c.wrap(err)
 	}
-	return c.found(&ans, true), nil
+	return c.found(&ans), nil
 }
 
 // FindAll yields every resource that matches the pattern a, each once. Its errors are those of
@@ -529,20 +516,21 @@ func (c *Context) Find(ctx stdctx.Context, a resource.Attributes, opts ...FindOp
 // answers have come.
 func (c *Context) FindAll(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
-		p, err := c.pattern(a, opts)
+		p, cov, err := newPattern(a, opts)
 		if err != nil {
 			yield(Found{}, fmt.Errorf("rocl: find a resource: %w", err))
 			return
 		}
 		c.questions.Add(1)
-		owner := wantsOwner(p)
-		c.dir.FindCovering(ctx, p, coverage(opts))(func(ans resource.Record, err error) bool {
+		for ans, err := range c.dir.FindCovering(ctx, p, cov) {
 			if err != nil {
 				yield(Found{}, fmt.Errorf("rocl: find a resource: %w", c.wrap(err)))
-				return false
+				return
 			}
-			return yield(c.found(&ans, owner), nil)
-		})
+			if !yield(c.found(&ans), nil) {
+				return
+			}
+		}
 	}
 }
 
@@ -555,7 +543,7 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 	if err != nil {
 		return Found{}, fmt.Errorf("rocl: look up %v: %w", id, c.wrap(err))
 	}
-	return c.found(&ans, true), nil
+	return c.found(&ans), nil
 }
 
 // Watch yields the resources that match the pattern a as they appear, change and go. First it
@@ -568,18 +556,13 @@ func (c *Context) Lookup(ctx stdctx.Context, id resource.GID, want ...string) (F
 // after its Gone, and before its Appeared. [Resource.Monitor] reports the end of a resource behind
 // its last message.
 func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindOption) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		p, err := c.pattern(a, opts)
-		if err != nil {
-			yield(Event{}, fmt.Errorf("rocl: watch: %w", err))
-			return
-		}
+	p, _, err := newPattern(a, opts)
+	if err == nil {
 		if order, _, ordered := p.Order(); ordered {
-			yield(Event{}, fmt.Errorf("rocl: watch: %w: a watch has no order, here by %q", resource.ErrCondition, order))
-			return
+			err = fmt.Errorf("%w: a watch has no order, here by %q", resource.ErrCondition, order)
 		}
-		c.watch(ctx, p, yield)
 	}
+	return c.watch(ctx, p, err)
 }
 
 // WatchIDs watches the resources with these identifiers, as [Context.Watch] watches those that
@@ -592,37 +575,50 @@ func (c *Context) Watch(ctx stdctx.Context, a resource.Attributes, opts ...FindO
 // resource: [Resource.Monitor] keeps the order. WatchIDs fails with rocl.ErrTooLarge for too many
 // identifiers, and as Watch does.
 func (c *Context) WatchIDs(ctx stdctx.Context, ids ...resource.GID) iter.Seq2[Event, error] {
+	p, err := resource.NewIDs(ids...)
+	return c.watch(ctx, p, err)
+}
+
+// watch yields the events for a pattern or, if err is not nil, that error.
+func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, err error) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		p, err := resource.NewIDs(ids...)
 		if err != nil {
 			yield(Event{}, fmt.Errorf("rocl: watch: %w", err))
 			return
 		}
-		c.watch(ctx, p, yield)
+		for ev, err := range c.events(ctx, pattern) {
+			if err != nil {
+				err = fmt.Errorf("rocl: watch: %w", err)
+			}
+			if !yield(ev, err) {
+				return
+			}
+		}
 	}
 }
 
-// watch yields the events of the directory for a pattern. It puts what the events say into the
-// caches, and drops the entries of resources that are gone.
-func (c *Context) watch(ctx stdctx.Context, pattern *resource.List, yield func(Event, error) bool) {
-	c.questions.Add(1)
-	owner := wantsOwner(pattern)
-	for ev, err := range c.dir.Watch(ctx, pattern) {
-		if err != nil {
-			yield(Event{}, fmt.Errorf("rocl: watch: %w", c.wrap(err)))
-			return
-		}
-		e := Event{Kind: ev.Kind}
-		switch ev.Kind {
-		case directory.Synced:
-		case directory.Gone:
-			c.cache.forget(ev.ID)
-			e.Found = newFound(&ev.Record, owner)
-		default:
-			e.Found = c.found(&ev.Record, owner)
-		}
-		if !yield(e, nil) {
-			return
+// events yields the events of the directory for a pattern. It puts what they say into the caches,
+// and drops the entries of resources that are gone. An error is the last that it yields.
+func (c *Context) events(ctx stdctx.Context, pattern *resource.List) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		c.questions.Add(1)
+		for ev, err := range c.dir.Watch(ctx, pattern) {
+			if err != nil {
+				yield(Event{}, c.wrap(err))
+				return
+			}
+			e := Event{Kind: ev.Kind}
+			switch ev.Kind {
+			case directory.Synced:
+			case directory.Gone:
+				c.cache.forget(ev.ID)
+				e.Found = newFound(&ev.Record)
+			default:
+				e.Found = c.found(&ev.Record)
+			}
+			if !yield(e, nil) {
+				return
+			}
 		}
 	}
 }

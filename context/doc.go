@@ -38,18 +38,14 @@
 //	trysend.go   sending without waiting, and the lookups that it begins
 //	routes.go    the routes of this context and of others of the node
 //
-// The methods in buffer.go, flush.go, monitor.go, post.go, receive.go, stats.go and value.go do
+// The methods in buffer.go, flush.go, monitor.go, receive.go, stats.go and value.go do
 // what the names of the files say, mostly by a call of package dispatch.
 //
 // # Locks
 //
-// A goroutine that holds a lock of this list takes only locks below it:
-//
-//	pendingLookups.mu  lookups for calls that do not wait
-//	Context.mu         whether Close has begun
-//	pendingAnswers.mu  answers to questions for routes
-//
-// cache.mu is taken while none of these is held. Under it a flow is asked whether it has failed,
-// which takes locks of package dispatch. So that package holds no lock when it calls resolve and
-// cache.ended. It may hold locks when it calls trust and checkSealed, which take none of these.
+// Context.mu guards whether Close has begun, and which answers and lookups are under way. While it
+// is held, no other lock of this package is taken. cache.mu is taken while no other lock of this
+// package is held. Under cache.mu a flow is asked whether it has failed, which takes locks of
+// package dispatch. So that package holds no lock when it calls resolve and cache.ended. It may
+// hold locks when it calls trust and checkSealed, which take none of these.
 package context

@@ -90,9 +90,9 @@ func ListenAddrs(t directory.Terms, opts ...Option) (at []string) {
 
 // Answers returns how many answers are under way.
 func (c *Context) Answers() (n int) {
-	c.answers.mu.Lock()
-	defer c.answers.mu.Unlock()
-	for _, k := range c.answers.to {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.answers {
 		n += k
 	}
 	return n
@@ -113,22 +113,20 @@ func (c *Context) UseUpSerials() { c.serial.Store(dispatch.LastSerial) }
 // BeginAnswers counts as many answers to the context asker as may be under way. end takes them
 // back.
 func (c *Context) BeginAnswers(asker resource.GID) (end func()) {
-	n := 0
-	for c.answers.begin(asker) {
-		n++
+	set := func(n int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.answers[asker] = n
 	}
-	return func() {
-		for range n {
-			c.answers.end(asker)
-		}
-	}
+	set(maxAnswers)
+	return func() { set(0) }
 }
 
 // AgeLookups makes the errors of lookups on behalf of TrySend old. It returns how many there were.
 func (c *Context) AgeLookups() (n int) {
-	c.lookups.mu.Lock()
-	defer c.lookups.mu.Unlock()
-	for _, a := range c.lookups.on {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.lookups {
 		if !a.done.IsZero() {
 			a.done = a.done.Add(-2 * lookupErrorFor)
 			n++

@@ -81,7 +81,7 @@ func (cfg *findConfig) refine(l *resource.List) (*resource.List, error) {
 		}
 		owners = append(owners, id)
 	}
-	wanted := slices.Contains(slices.Collect(l.Wanted()), AttrContext)
+	wanted := wants(l, AttrContext)
 	l.Remove(AttrContext)
 	for _, id := range owners {
 		if err := l.OwnedBy(id); err != nil {
@@ -115,7 +115,7 @@ func (c *Context) await(ctx stdctx.Context, a resource.Attributes, n int, opts [
 	if n < 1 {
 		return nil, 0, fmt.Errorf("%w: n must be 1 or more", resource.ErrCondition)
 	}
-	p, err := c.pattern(a, opts)
+	p, _, err := newPattern(a, opts)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -177,7 +177,7 @@ func (o *order) sort(found []Found) {
 // isAnswered reports whether the answers to a pattern that is not complete have an attribute.
 func isAnswered(p *resource.List, name string) bool {
 	_, known := p.Get(name)
-	return known || slices.Contains(slices.Collect(p.Wanted()), name)
+	return known || wants(p, name)
 }
 
 // A match is a resource that matches the pattern of Await, with its place among all that have
@@ -190,17 +190,15 @@ type match struct {
 // gather watches until n resources match the pattern p, or until all that match are known if that
 // is later and all is set. With an error it returns the resources that matched.
 func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) (map[resource.GID]match, error) {
-	c.questions.Add(1)
 	there, nth, synced := map[resource.GID]match{}, 0, false
-	for ev, err := range c.dir.Watch(ctx, p) {
+	for ev, err := range c.events(ctx, p) {
 		if err != nil {
-			return there, c.wrap(err)
+			return there, err
 		}
 		switch ev.Kind {
 		case directory.Synced:
 			synced = true
 		case directory.Gone:
-			c.cache.forget(ev.ID)
 			delete(there, ev.ID)
 		default:
 			m, known := there[ev.ID]
@@ -208,7 +206,7 @@ func (c *Context) gather(ctx stdctx.Context, p *resource.List, n int, all bool) 
 				nth++
 				m.nth = nth
 			}
-			m.Found = c.found(&ev.Record, true)
+			m.Found = ev.Found
 			there[ev.ID] = m
 		}
 		if len(there) >= n && (synced || !all) {
@@ -266,34 +264,33 @@ func (r *Resource) SendTo(ctx stdctx.Context, a resource.Attributes, tag uint64,
 	if err != nil {
 		return resource.GID{}, err
 	}
-	err = r.Send(ctx, f.ID, tag, b)
-	if err == nil {
-		return f.ID, nil
-	}
-	next, last, tried := f.ID, err, map[resource.GID]bool{f.ID: true} // tried has resources, and contexts
-	for isLost(last) && ctx.Err() == nil {
-		if dispatch.HasGivenUp(last) {
-			tried[next.Context()] = true
+	tried := map[resource.GID]bool{} // resources, and contexts
+	for {
+		err := r.Send(ctx, f.ID, tag, b)
+		if err == nil {
+			return f.ID, nil
+		}
+		tried[f.ID] = true
+		if dispatch.HasGivenUp(err) {
+			tried[f.ID.Context()] = true
+		}
+		if !isLost(err) || ctx.Err() != nil {
+			return resource.GID{}, err
 		}
 		found := false
-		for f, err := range r.c.FindAll(ctx, a, opts...) {
-			if err != nil && !errors.Is(err, directory.ErrPartial) {
-				return resource.GID{}, err
+		for next, ferr := range r.c.FindAll(ctx, a, opts...) {
+			if ferr != nil && !errors.Is(ferr, directory.ErrPartial) {
+				return resource.GID{}, ferr
 			}
-			if err == nil && !tried[f.ID] && !tried[f.ID.Context()] {
-				next, found = f.ID, true
+			if found = ferr == nil && !tried[next.ID] && !tried[next.ID.Context()]; found {
+				f = next
 				break
 			}
 		}
 		if !found {
-			break
-		}
-		tried[next] = true
-		if last = r.Send(ctx, next, tag, b); last == nil {
-			return next, nil
+			return resource.GID{}, err
 		}
 	}
-	return resource.GID{}, last
 }
 
 // SendToAll sends the message in b to each resource that matches the pattern a, as
@@ -317,24 +314,14 @@ func (r *Resource) SendToAll(ctx stdctx.Context, a resource.Attributes, tag uint
 			return 0, err
 		}
 	}
-	b.Retain() // this reference remains whether SendAll takes its own or not
-	failed, err := 0, r.SendAll(ctx, ids, tag, b)
-	var each SendErrors
-	if errors.As(err, &each) {
-		failed = len(each)
-		if each = slices.DeleteFunc(each, func(e *SendError) bool { return errors.Is(e, dispatch.ErrGone) }); len(each) == 0 {
-			b.Release() // SendAll has failed, so its reference remains
-			err = nil
-		} else {
-			err = each
-		}
+	failed := r.sendAll(ctx, ids, tag, b)
+	accepted := len(ids) - len(failed)
+	failed = slices.DeleteFunc(failed, func(e *SendError) bool { return errors.Is(e, dispatch.ErrGone) })
+	if len(failed) > 0 {
+		return accepted, errors.Join(failed, partial)
 	}
-	switch {
-	case partial == nil && err == nil:
+	if partial == nil {
 		b.Release()
-		return len(ids) - failed, nil
-	case err != nil:
-		b.Release() // SendAll has failed: two references remain, and one is the caller's
 	}
-	return len(ids) - failed, errors.Join(err, partial)
+	return accepted, partial
 }

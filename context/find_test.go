@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
@@ -39,9 +38,7 @@ func TestAwait(t *testing.T) {
 	}()
 	load := func(r *context.Resource, v string) {
 		t.Helper()
-		if err := r.Set(bg, "load", v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Set(bg, "load", v))
 	}
 	one := register(t, b, resource.Attrs{"role": "worker", "name": "1", "load": "0"})
 	gone := register(t, b, resource.Attrs{"role": "worker", "name": "gone", "load": "0"})
@@ -90,12 +87,8 @@ func TestAwait(t *testing.T) {
 	ctx, cancel := stdctx.WithCancelCause(bg)
 	why := errors.New("enough of it")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	if _, err := a.Await(ctx, worker, 4); !errors.Is(err, why) {
-		t.Error(err)
-	}
-	if _, err := a.Await(bg, worker, 0); !errors.Is(err, resource.ErrCondition) {
-		t.Error(err)
-	}
+	fails(t, errOf(a.Await(ctx, worker, 4)), why)
+	fails(t, errOf(a.Await(bg, worker, 0)), resource.ErrCondition)
 	go func() {
 		_, err := a.Await(bg, worker, 4)
 		done <- result{nil, err}
@@ -123,15 +116,11 @@ func TestAt(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := c.Find(bg, nil, context.At("n", resource.Eq, uint64(math.MaxUint64)-1)); !errors.Is(err, directory.ErrNotFound) {
-		t.Error("rounded:", err)
-	}
+	fails(t, errOf(c.Find(bg, nil, context.At("n", resource.Eq, uint64(math.MaxUint64)-1))), directory.ErrNotFound, "rounded")
 	for name, o := range map[string][]context.FindOption{
 		"not finite": {context.At("x", resource.Lt, math.Inf(1))}, "no Op": {context.At("x", 0, 1)}, "two orders": {context.Least("x"), context.Most("x")},
 	} {
-		if _, err := c.Find(bg, nil, o...); !errors.Is(err, resource.ErrCondition) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, errOf(c.Find(bg, nil, o...)), resource.ErrCondition, name)
 	}
 	for _, err := range c.Watch(bg, nil, context.Least("x")) {
 		if !errors.Is(err, resource.ErrCondition) {
@@ -157,10 +146,7 @@ func TestLeast(t *testing.T) {
 		t.Error(&f.Attrs, err)
 	}
 	var loads []string
-	for f, err := range a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, f := range all(t, a.FindAll(bg, resource.Match{"role": "worker"}, context.Most("load"))) {
 		loads = append(loads, f.Attrs.GetString("load"))
 	}
 	if !slices.Equal(loads[:3], []string{"10", "3", "-1.5"}) || len(loads) != 5 {
@@ -189,26 +175,15 @@ func TestOwner(t *testing.T) {
 	if f, err := b.Find(bg, of(a), context.Want("role", context.AttrContext)); err != nil || f.ID != mine.ID() || f.Attrs.GetString(context.AttrContext) != a.ID().String() || f.Attrs.Len() != 2 {
 		t.Error(f.ID, &f.Attrs, err)
 	}
-	if _, err := a.Find(bg, of(a, "role", "master")); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
-	var all []resource.GID
-	for f, err := range a.FindAll(bg, of(b)) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, f.ID)
-	}
-	if slices.SortFunc(all, resource.GID.Compare); !slices.Equal(all, its) {
-		t.Error(all)
+	fails(t, errOf(a.Find(bg, of(a, "role", "master"))), directory.ErrNotFound)
+	if ids := idsOf(all(t, a.FindAll(bg, of(b)))); !slices.Equal(ids, its) {
+		t.Error(ids)
 	}
 	if f, err := a.Find(bg, of(b, context.AttrKind, "context")); err != nil || f.ID != b.ID() {
 		t.Error(f.ID, err)
 	}
 	for ev, err := range a.Watch(bg, of(b)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ev.Kind == directory.Synced {
 			continue
 		}
@@ -222,9 +197,7 @@ func TestOwner(t *testing.T) {
 			b.Close()
 		}
 	}
-	if _, err := a.Find(bg, resource.Match{context.AttrContext: "nobody"}); !errors.Is(err, resource.ErrBadGID) {
-		t.Error(err)
-	}
+	fails(t, errOf(a.Find(bg, resource.Match{context.AttrContext: "nobody"})), resource.ErrBadGID)
 }
 
 // A watch that wants AttrContext yields it with each event of a resource, also the last. A send to
@@ -235,16 +208,12 @@ func TestWatchOwner(t *testing.T) {
 	me, you := register(t, a, nil), register(t, b, resource.Attrs{"type": "x"})
 	seen := 0
 	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}, context.Want("load", context.AttrContext)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ev.Kind == directory.Synced {
 			if owners, _, _ := a.CacheSizes(); owners != 1 {
 				t.Errorf("%d owners are known after the watch", owners)
 			}
-			if err := you.Set(bg, "load", "1"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, you.Set(bg, "load", "1"))
 			continue
 		}
 		seen++
@@ -254,9 +223,7 @@ func TestWatchOwner(t *testing.T) {
 		if ev.Kind == directory.Changed {
 			send(t, me, you.ID(), "hello")
 			expect(t, you, "hello")
-			if err := you.Delete(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(t, you.Delete(bg))
 		}
 		if ev.Kind == directory.Gone {
 			break
@@ -279,42 +246,30 @@ func TestSet(t *testing.T) {
 		_ = l.AddString("tag", v)
 	}
 	r, err := c.Register(bg, &l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	is := func(want string) {
 		t.Helper()
 		if f, err := c.Lookup(bg, r.ID()); err != nil || f.Attrs.String() != want || f.Revision != r.Revision() {
 			t.Error(&f.Attrs, f.Revision, r.Revision(), err)
 		}
 	}
-	if err := r.Set(bg, "load", "4"); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Set(bg, "load", "4"))
 	is("{load=4, tag=1, tag=2, tag=3}")
-	if err := r.Set(bg, "new", ""); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Set(bg, "new", ""))
 	is("{load=4, tag=1, tag=2, tag=3, new=}")
-	if err := r.Update(bg, resource.Attrs{"n": "0"}); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.Update(bg, resource.Attrs{"n": "0"}))
 	var busy sync.WaitGroup
 	for i := range 8 {
 		busy.Go(func() {
 			for n := range 20 {
-				if err := r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)))
 			}
 		})
 	}
 	for n := range 20 { // other goroutines update as well
 		for {
 			f, err := c.Lookup(bg, r.ID())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = f.Attrs.Set("n", fmt.Append(nil, n+1))
 			if _, err = r.CompareAndSet(bg, f.Revision, &f.Attrs); err == nil {
 				break
@@ -334,18 +289,12 @@ func TestSet(t *testing.T) {
 			t.Error(i, v)
 		}
 	}
-	if err := r.Set(bg, "rocl.x", "1"); !errors.Is(err, resource.ErrReservedName) {
-		t.Error(err)
-	}
+	fails(t, r.Set(bg, "rocl.x", "1"), resource.ErrReservedName)
 	ended, cancel := stdctx.WithCancel(bg)
 	cancel()
-	if err := r.Set(ended, "x", "1"); !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
+	fails(t, r.Set(ended, "x", "1"), stdctx.Canceled)
 	r.Close()
-	if err := r.Set(bg, "x", "1"); !errors.Is(err, dispatch.ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, r.Set(bg, "x", "1"), dispatch.ErrClosed)
 }
 
 // SendTo skips resources that are gone, chooses by order, and leaves the buffer to the caller if it
@@ -362,21 +311,13 @@ func TestSendTo(t *testing.T) {
 		w := register(t, b, resource.Attrs{"role": "worker", "load": fmt.Sprint(i)})
 		workers[w.ID()] = w
 	}
-	buffer := func(text string) *buffers.Buffer {
-		buf, err := a.Buffer(len(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(buf.Bytes(), text)
-		return buf
-	}
 	worker := resource.Match{"role": "worker"}
-	to, err := from.SendTo(bg, worker, 7, buffer("hello"))
+	to, err := from.SendTo(bg, worker, 7, fill(t, a, "hello"))
 	if err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	expect(t, workers[to], "hello")
-	if to, err = from.SendTo(bg, worker, 7, buffer("most"), context.Most("load")); err != nil || workers[to] == nil {
+	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "most"), context.Most("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "3" {
@@ -386,13 +327,9 @@ func TestSendTo(t *testing.T) {
 	// lost is found but does not exist, like a resource whose end the directory does not know yet.
 	lost := b.ID().WithSerial(1 << 20)
 	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
-		t.Fatal(err)
-	}
-	if to, err = from.SendTo(bg, worker, 7, buffer("least"), context.Least("load")); err != nil || workers[to] == nil {
+	must(t, err)
+	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
+	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "least"), context.Least("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
 	if f, err := a.Lookup(bg, to); err != nil || f.Attrs.GetString("load") != "0" {
@@ -402,12 +339,8 @@ func TestSendTo(t *testing.T) {
 	for _, w := range workers {
 		w.Close()
 	}
-	buf := buffer("nobody")
-	if _, err := from.SendTo(bg, worker, 7, buf); !errors.Is(err, dispatch.ErrGone) {
-		t.Error(err)
-	}
-	if _, err := from.SendTo(bg, resource.Match{"role": "none"}, 7, buf); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	buf := fill(t, a, "nobody")
+	fails(t, errOf(from.SendTo(bg, worker, 7, buf)), dispatch.ErrGone)
+	fails(t, errOf(from.SendTo(bg, resource.Match{"role": "none"}, 7, buf)), directory.ErrNotFound)
 	buf.Release() // the buffer is still the caller's
 }

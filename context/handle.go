@@ -79,11 +79,7 @@ func OnPanic(f func(m *dispatch.Message, value any)) HandleOption {
 // caller's, Handle does not return.
 func (r *Resource) Handle(ctx stdctx.Context, f func(*dispatch.Message), opts ...HandleOption) error {
 	cfg := handleConfig{workers: 1}
-	for _, o := range opts {
-		if o != nil {
-			o(&cfg)
-		}
-	}
+	apply(&cfg, opts)
 	if f == nil {
 		return fmt.Errorf("rocl: handle messages to %v: no function", r.id)
 	}

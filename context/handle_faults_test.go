@@ -15,7 +15,6 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -23,73 +22,64 @@ import (
 // handler has sent it. The memory of the request is given back, and the panic is counted.
 func TestHandlerPanicsInCall(t *testing.T) {
 	const before, after, held = 0, 1, 2 // when the handler panics
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(3)}, "each": {context.EachInOwn()}} {
-			t.Run(name, func(t *testing.T) {
-				c := open()
-				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
-				panics := func(m *dispatch.Message) {
-					switch m.Tag() {
-					case after:
-						if err := server.ReplyBytes(t.Context(), m, m.Bytes()); err != nil {
-							t.Error(err)
-						}
-					case held:
-						defer m.Buffer().Release()
-					}
-					panic(fmt.Sprint("at ", m.Tag()))
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		c := open()
+		client, server := register(t, open(), nil), register(t, c, nil)
+		panics := func(m *dispatch.Message) {
+			switch m.Tag() {
+			case after:
+				noErr(t, server.ReplyBytes(t.Context(), m, m.Bytes()))
+			case held:
+				defer m.Buffer().Release()
+			}
+			panic(fmt.Sprint("at ", m.Tag()))
+		}
+		end := handling(t, server, panics, append(opts, context.OnPanic(func(*dispatch.Message, any) {}))...)
+		const rounds = 20
+		for range rounds {
+			for tag, want := range []error{dispatch.ErrNoReply, nil, dispatch.ErrNoReply} {
+				m, err := client.CallBytes(t.Context(), server.ID(), uint64(tag), make([]byte, 5000))
+				if !errors.Is(err, want) {
+					t.Errorf("panic at %d: %v, want %v", tag, err, want)
 				}
-				end := handling(t, server, panics, append(opts, context.OnPanic(func(*dispatch.Message, any) {}))...)
-				const rounds = 20
-				for range rounds {
-					for tag, want := range []error{dispatch.ErrNoReply, nil, dispatch.ErrNoReply} {
-						m, err := client.CallBytes(t.Context(), server.ID(), uint64(tag), make([]byte, 5000))
-						if !errors.Is(err, want) {
-							t.Errorf("panic at %d: %v, want %v", tag, err, want)
-						}
-						if err == nil {
-							m.Release()
-						}
-					}
+				if err == nil {
+					m.Release()
 				}
-				end()
-				if n := c.Stats().HandlerPanics; n != 3*rounds {
-					t.Errorf("%d panics are counted, want %d", n, 3*rounds)
-				}
-				if k, _ := server.Waiting(); k != 0 {
-					t.Errorf("%d messages are left", k)
-				}
-			})
+			}
+		}
+		end()
+		if n := c.Stats().HandlerPanics; n != 3*rounds {
+			t.Errorf("%d panics are counted, want %d", n, 3*rounds)
+		}
+		if k, _ := server.Waiting(); k != 0 {
+			t.Errorf("%d messages are left", k)
 		}
 	})
 }
 
 // A handler that ends its goroutine ends only its own call: Handle goes on, and returns.
 func TestHandlerExits(t *testing.T) {
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
-			t.Run(name, func(t *testing.T) {
-				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
-				end := handling(t, server, func(m *dispatch.Message) {
-					if m.Tag() == 0 {
-						runtime.Goexit()
-					}
-					if err := server.ReplyBytes(t.Context(), m, nil); err != nil {
-						t.Error(err)
-					}
-				}, opt)
-				for i := range uint64(10) {
-					m, err := client.CallBytes(t.Context(), server.ID(), i%2, nil)
-					if want := []error{dispatch.ErrNoReply, nil}[i%2]; !errors.Is(err, want) {
-						t.Errorf("call %d: %v, want %v", i, err, want)
-					}
-					if err == nil {
-						m.Release()
-					}
-				}
-				end()
-			})
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		if opts == nil {
+			return // the goroutine is the caller's
 		}
+		client, server := register(t, open(), nil), register(t, open(), nil)
+		end := handling(t, server, func(m *dispatch.Message) {
+			if m.Tag() == 0 {
+				runtime.Goexit()
+			}
+			noErr(t, server.ReplyBytes(t.Context(), m, nil))
+		}, opts...)
+		for i := range uint64(10) {
+			m, err := client.CallBytes(t.Context(), server.ID(), i%2, nil)
+			if want := []error{dispatch.ErrNoReply, nil}[i%2]; !errors.Is(err, want) {
+				t.Errorf("call %d: %v, want %v", i, err, want)
+			}
+			if err == nil {
+				m.Release()
+			}
+		}
+		end()
 	})
 }
 
@@ -101,7 +91,7 @@ func TestHandlerExits(t *testing.T) {
 func TestHandleFails(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c := cl.Open(0, context.WithMailbox(64<<10), context.WithGiveUp(100*time.Millisecond))
-	client, server := register(t, cl.Open(0), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+	client, server := register(t, cl.Open(0), nil), register(t, c, nil)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	var handled atomic.Int32
 	ended := make(chan error, 1)
@@ -113,9 +103,7 @@ func TestHandleFails(t *testing.T) {
 			}
 		}, context.Workers(2), context.Handling(dispatch.Tag(1)))
 	}()
-	if err := client.SendBytes(t.Context(), server.ID(), 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.SendBytes(t.Context(), server.ID(), 1, nil))
 	<-begun
 	// Messages that no worker selects fill the mailbox, and one more waits there: the idle worker
 	// is stuck.
@@ -137,9 +125,7 @@ func TestHandleFails(t *testing.T) {
 		t.Errorf("Handle returned %v", err)
 	}
 	cancel()
-	if err := <-sent; !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
+	fails(t, <-sent, stdctx.Canceled)
 	for {
 		m, err := server.TryRecv()
 		if err != nil {
@@ -155,108 +141,87 @@ func TestHandleFails(t *testing.T) {
 // A handler calls another resource, which calls it meanwhile. A handler closes its own context:
 // Handle returns nil, and the caller gets an error.
 func TestHandlerCallsAndCloses(t *testing.T) {
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		for name, opt := range map[string]context.HandleOption{"workers": context.Workers(2), "each": context.EachInOwn()} {
-			t.Run(name, func(t *testing.T) {
-				c := open()
-				client, server, back := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"}), register(t, open(), resource.Attrs{"a": "back"})
-				const call, inner, end = 0, 1, 2
-				closed := make(chan error, 1)
-				defer handling(t, back, func(m *dispatch.Message) {
-					reply, err := back.CallBytes(t.Context(), server.ID(), inner, m.Bytes())
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		if opts == nil {
+			return // the call back would wait for ever
+		}
+		c := open()
+		client, server, back := register(t, open(), nil), register(t, c, nil), register(t, open(), nil)
+		const call, inner, end = 0, 1, 2
+		closed := make(chan error, 1)
+		defer handling(t, back, func(m *dispatch.Message) {
+			reply, err := back.CallBytes(t.Context(), server.ID(), inner, m.Bytes())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer reply.Release()
+			noErr(t, back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)))
+		})()
+		done := make(chan error, 1)
+		go func() {
+			done <- server.Handle(t.Context(), func(m *dispatch.Message) {
+				switch m.Tag() {
+				case inner:
+					noErr(t, server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)))
+				case call:
+					reply, err := server.CallBytes(t.Context(), back.ID(), 0, m.Bytes())
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					defer reply.Release()
-					if err := back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)); err != nil {
-						t.Error(err)
-					}
-				})()
-				done := make(chan error, 1)
-				go func() {
-					done <- server.Handle(t.Context(), func(m *dispatch.Message) {
-						switch m.Tag() {
-						case inner:
-							if err := server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)); err != nil {
-								t.Error(err)
-							}
-						case call:
-							reply, err := server.CallBytes(t.Context(), back.ID(), 0, m.Bytes())
-							if err != nil {
-								t.Error(err)
-								return
-							}
-							defer reply.Release()
-							if err := server.ReplyBytes(t.Context(), m, reply.Bytes()); err != nil {
-								t.Error(err)
-							}
-						case end:
-							closed <- c.Close()
-						}
-					}, opt)
-				}()
-				reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
-				if err != nil {
-					t.Fatal(err)
+					noErr(t, server.ReplyBytes(t.Context(), m, reply.Bytes()))
+				case end:
+					closed <- c.Close()
 				}
-				if string(reply.Bytes()) != "back, inner, hello" {
-					t.Errorf("%q", reply.Bytes())
-				}
-				reply.Release()
-				if _, err := client.CallBytes(t.Context(), server.ID(), end, nil); !errors.Is(err, dispatch.ErrGone) {
-					t.Errorf("the call to a server that closes: %v", err)
-				}
-				if err := errors.Join(<-closed, <-done); err != nil {
-					t.Error(err)
-				}
-			})
+			}, opts...)
+		}()
+		reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
+		must(t, err)
+		if string(reply.Bytes()) != "back, inner, hello" {
+			t.Errorf("%q", reply.Bytes())
 		}
+		reply.Release()
+		fails(t, errOf(client.CallBytes(t.Context(), server.ID(), end, nil)), dispatch.ErrGone, "the call to a server that closes")
+		noErr(t, errors.Join(<-closed, <-done))
 	})
 }
 
 // Handlers in several goroutines end when another goroutine closes their resource. Each message is
 // handled once or reported.
 func TestHandleWhileClosed(t *testing.T) {
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {
-			t.Run(name, func(t *testing.T) {
-				const most = 2000
-				accepted := 0
-				var handled, reported atomic.Int32
-				sender := open(context.WithUndelivered(func(dispatch.Undelivered) { reported.Add(1) }))
-				client, server := register(t, sender, resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
-				ended := make(chan error, 1)
-				go func() {
-					ended <- server.Handle(stdctx.Background(), func(*dispatch.Message) {
-						if handled.Add(1) == 100 {
-							if err := server.Close(); err != nil {
-								t.Error(err)
-							}
-						}
-					}, opts...)
-				}()
-				for range most {
-					if err := client.SendBytes(t.Context(), server.ID(), 1, make([]byte, 100)); err != nil {
-						if !errors.Is(err, dispatch.ErrGone) {
-							t.Error(err)
-						}
-						break
-					}
-					accepted++
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		const most = 2000
+		accepted := 0
+		var handled, reported atomic.Int32
+		sender := open(context.WithUndelivered(func(dispatch.Undelivered) { reported.Add(1) }))
+		client, server := register(t, sender, nil), register(t, open(), nil)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- server.Handle(stdctx.Background(), func(*dispatch.Message) {
+				if handled.Add(1) == 100 {
+					noErr(t, server.Close())
 				}
-				if err := <-ended; err != nil {
+			}, opts...)
+		}()
+		for range most {
+			if err := client.SendBytes(t.Context(), server.ID(), 1, make([]byte, 100)); err != nil {
+				if !errors.Is(err, dispatch.ErrGone) {
 					t.Error(err)
 				}
-				all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
-				eventually.True(t, "each message is handled or reported", all)
-				if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {
-					t.Error(err)
-				}
-				if int(handled.Load()+reported.Load()) != accepted {
-					t.Errorf("%d messages accepted, %d handled, %d reported", accepted, handled.Load(), reported.Load())
-				}
-			})
+				break
+			}
+			accepted++
+		}
+		noErr(t, <-ended)
+		all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
+		eventually.True(t, "each message is handled or reported", all)
+		if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {
+			t.Error(err)
+		}
+		if int(handled.Load()+reported.Load()) != accepted {
+			t.Errorf("%d messages accepted, %d handled, %d reported", accepted, handled.Load(), reported.Load())
 		}
 	})
 }

@@ -27,10 +27,18 @@ func handling(t *testing.T, r *context.Resource, f func(*dispatch.Message), opts
 	return func() {
 		t.Helper()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		noErr(t, <-done)
 	}
+}
+
+// eachMode runs f with each transport and each way in which Handle makes its calls, of which the
+// inline one has no options.
+func eachMode(t *testing.T, f func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption)) {
+	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
+		for name, opts := range map[string][]context.HandleOption{"inline": nil, "workers": {context.Workers(4)}, "each": {context.EachInOwn()}} {
+			t.Run(name, func(t *testing.T) { f(t, open, opts) })
+		}
+	})
 }
 
 // numbered sends count messages, with the tags 0, 1 and so on.
@@ -50,39 +58,26 @@ func numbered(t *testing.T, from *context.Resource, to resource.GID, count int) 
 // take any time, send, call, and close its context. See also TestHandleConcurrently.
 func TestHandle(t *testing.T) {
 	const count = 1000
-	for name, opts := range map[string][]context.HandleOption{
-		"inline":  nil,
-		"workers": {context.Workers(4)},
-		"each":    {context.EachInOwn()},
-	} {
-		eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-			t.Run(name, func(t *testing.T) {
-				client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
-				end := handling(t, server, func(m *dispatch.Message) {
-					if string(m.Bytes()) != "work" {
-						t.Errorf("%q", m.Bytes())
-					}
-					if err := server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()); err != nil {
-						t.Error(err)
-					}
-				}, opts...)
-				defer end()
-				go numbered(t, client, server.ID(), count)
-				seen := make([]bool, count)
-				for i := range count {
-					m, err := client.Recv(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					if seen[m.Tag()] || name == "inline" && m.Tag() != uint64(i) {
-						t.Fatalf("answer %d is to message %d", i, m.Tag())
-					}
-					seen[m.Tag()] = true
-					m.Release()
-				}
-			})
-		})
-	}
+	eachMode(t, func(t *testing.T, open func(...context.Option) *context.Context, opts []context.HandleOption) {
+		client, server := register(t, open(), nil), register(t, open(), nil)
+		end := handling(t, server, func(m *dispatch.Message) {
+			if string(m.Bytes()) != "work" {
+				t.Errorf("%q", m.Bytes())
+			}
+			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
+		}, opts...)
+		defer end()
+		go numbered(t, client, server.ID(), count)
+		seen := make([]bool, count)
+		for i := range count {
+			m := recv(t, client)
+			if seen[m.Tag()] || opts == nil && m.Tag() != uint64(i) {
+				t.Fatalf("answer %d is to message %d", i, m.Tag())
+			}
+			seen[m.Tag()] = true
+			m.Release()
+		}
+	})
 }
 
 // With Workers(n), n messages are handled at the same time, and no more. With EachInOwn, all are.
@@ -94,7 +89,7 @@ func TestHandleConcurrently(t *testing.T) {
 			sent   int
 			atOnce int
 		}{{context.Workers(3), 10, 3}, {context.EachInOwn(), 10, 10}} {
-			client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(), resource.Attrs{"a": "server"})
+			client, server := register(t, open(), nil), register(t, open(), nil)
 			begun, goOn := make(chan bool, c.sent), make(chan bool)
 			var running, ended atomic.Int32
 			end := handling(t, server, func(*dispatch.Message) {
@@ -126,23 +121,18 @@ func TestHandleConcurrently(t *testing.T) {
 func TestSlowHandler(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		server := open()
-		slow, quick := register(t, server, resource.Attrs{"a": "slow"}), register(t, server, resource.Attrs{"a": "quick"})
-		client := register(t, open(), resource.Attrs{"a": "client"})
+		slow, quick := register(t, server, nil), register(t, server, nil)
+		client := register(t, open(), nil)
 		begun, goOn := make(chan bool), make(chan bool)
 		endSlow := handling(t, slow, func(*dispatch.Message) { close(begun); <-goOn })
 		endQuick := handling(t, quick, func(m *dispatch.Message) {
-			if err := quick.SendBytes(t.Context(), m.From(), 1, nil); err != nil {
-				t.Error(err)
-			}
+			noErr(t, quick.SendBytes(t.Context(), m.From(), 1, nil))
 		})
 		send(t, client, slow.ID(), "wait")
 		<-begun
 		for range 100 {
 			send(t, client, quick.ID(), "go")
-			m, err := client.Recv(t.Context(), dispatch.Tag(1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := recv(t, client, dispatch.Tag(1))
 			m.Release()
 		}
 		close(goOn)
@@ -155,7 +145,7 @@ func TestSlowHandler(t *testing.T) {
 func TestHandlerMayDoAnything(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		c := open()
-		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, c, resource.Attrs{"a": "server"})
+		client, server := register(t, open(), nil), register(t, c, nil)
 		done := make(chan error, 1)
 		go func() {
 			done <- server.Handle(t.Context(), func(m *dispatch.Message) {
@@ -164,23 +154,17 @@ func TestHandlerMayDoAnything(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")))
 				if m.Tag() == 1 {
 					server.Close()
 				}
 			})
 		}()
 		for tag := range uint64(2) {
-			if err := client.SendBytes(t.Context(), server.ID(), tag, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, client.SendBytes(t.Context(), server.ID(), tag, nil))
 			expect(t, client, "from a new one")
 		}
-		if err := <-done; err != nil {
-			t.Errorf("after the resource was closed: %v", err)
-		}
+		noErr(t, <-done, "after the resource was closed")
 	})
 }
 
@@ -197,14 +181,12 @@ func TestHandlerPanics(t *testing.T) {
 		r.Attrs(func(a slog.Attr) bool { logged = append(logged, a.Key+"="+a.Value.String()); return true })
 	})
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		client, server := register(t, open(), resource.Attrs{"a": "client"}), register(t, open(log), resource.Attrs{"a": "server"})
+		client, server := register(t, open(), nil), register(t, open(log), nil)
 		panics := func(m *dispatch.Message) {
 			if m.Tag() == 0 {
 				panic("the handler's own")
 			}
-			if err := server.SendBytes(t.Context(), m.From(), m.Tag(), nil); err != nil {
-				t.Error(err)
-			}
+			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), nil))
 		}
 		caught := make(chan any, 1)
 		for _, opts := range [][]context.HandleOption{{context.OnPanic(func(m *dispatch.Message, v any) { caught <- v })}, nil, {context.Workers(2)}, {context.EachInOwn()}} {
@@ -232,13 +214,11 @@ func TestHandlerPanics(t *testing.T) {
 // Invalid options are refused.
 func TestHandleOptions(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		r := register(t, open(), resource.Attrs{"a": "server"})
+		r := register(t, open(), nil)
 		none := func(*dispatch.Message) {}
 		if err := r.Handle(t.Context(), none, context.Workers(0)); !errors.Is(err, context.ErrWorkers) {
 			t.Error("no workers handle messages")
 		}
-		if err := r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))); !errors.Is(err, dispatch.ErrSelect) {
-			t.Errorf("selectors that contradict each other: %v", err)
-		}
+		fails(t, r.Handle(t.Context(), none, context.Handling(dispatch.Tag(1), dispatch.Tag(2))), dispatch.ErrSelect, "selectors that contradict each other")
 	})
 }

@@ -59,10 +59,7 @@ func newRules(all []Rule, transports []subsys.Transport) (*rules, error) {
 		if err != nil {
 			return nil, err
 		}
-		p, err := resource.NewPattern(r.Match)
-		if err == nil {
-			p, err = noOptions.refine(p)
-		}
+		p, _, err := newPattern(r.Match, nil)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", dispatch.ErrRule, err)
 		}

@@ -3,7 +3,6 @@
 package context_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -58,9 +57,7 @@ func TestOver(t *testing.T) {
 	a, b := open(context.WithRules(context.Rule{Over: []string{"shm"}})), open()
 	me := register(t, a, nil)
 	you, err := b.Register(bg, resource.Attrs{"name": "you"}, context.Over("tcp", "shm"), context.MailboxMessages(10))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check := func(when string) {
 		t.Helper()
 		isOver(t, a, when, "tcp", 1, func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") })
@@ -71,9 +68,7 @@ func TestOver(t *testing.T) {
 	isOver(t, a, "TrySend", "tcp", 1, func() {
 		for {
 			p, err := a.Buffer(5)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			copy(p.Bytes(), "hello")
 			if err = me.TrySend(you.ID(), 0, p); err == nil {
 				break
@@ -87,13 +82,9 @@ func TestOver(t *testing.T) {
 		expect(t, you, "hello")
 	})
 	check("at first")
-	if err := you.Set(bg, "color", "red"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, you.Set(bg, "color", "red"))
 	check("after Set")
-	if err := you.Update(bg, resource.Attrs{"name": "you"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, you.Update(bg, resource.Attrs{"name": "you"}))
 	check("after Update")
 	done := make(chan struct{})
 	go func() {
@@ -104,24 +95,18 @@ func TestOver(t *testing.T) {
 			return
 		}
 		isOver(t, b, "the reply", "tcp", 1, func() {
-			if err := you.ReplyBytes(bg, m, []byte("hello")); err != nil {
-				t.Error(err)
-			}
+			noErr(t, you.ReplyBytes(bg, m, []byte("hello")))
 		})
 		m.Release()
 	}()
 	m, err := me.CallBytes(bg, you.ID(), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Release()
 	<-done
 	other := register(t, b, nil)
 	isOver(t, a, "another resource", "shm", 1, func() { send(t, me, other.ID(), "hello"); expect(t, other, "hello") })
 	mine, err := a.Register(bg, nil, context.Over("tcp"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	isOver(t, b, "the other way", "tcp", 1, func() { send(t, you, mine.ID(), "hello"); expect(t, mine, "hello") })
 	send(t, me, mine.ID(), "within the context")
 	expect(t, mine, "within the context")
@@ -136,16 +121,10 @@ func TestOverUnreachable(t *testing.T) {
 	b := cl.Open(0, context.WithTransports(near, shm.New(), tcp.New()))
 	me := register(t, a, nil)
 	far, err := b.Register(bg, nil, context.Over("shm", "tcp"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := me.CallBytes(bg, far.ID(), 1, nil); !errors.Is(err, dispatch.ErrUnreachable) {
-		t.Error(err)
-	}
+	must(t, err)
+	fails(t, errOf(me.CallBytes(bg, far.ID(), 1, nil)), dispatch.ErrUnreachable)
 	any, err := b.Register(bg, nil, context.Over("tcp", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, to := range []*context.Resource{any, register(t, b, nil)} {
 		send(t, me, to.ID(), "hello")
 		expect(t, to, "hello")
@@ -170,9 +149,7 @@ func TestRules(t *testing.T) {
 	}{{b, "control", "tcp"}, {b, "near", "inproc"}, {b, "", "shm"}, {other, "", "tcp"}, {other, "near", "inproc"}} {
 		you := register(t, c.at, resource.Attrs{"role": c.role})
 		isOver(t, a, c.role, c.via, 1, func() { send(t, me, you.ID(), "one"); expect(t, you, "one") })
-		if err := you.Set(bg, "role", "control"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, you.Set(bg, "role", "control"))
 		send(t, me, elsewhere.ID(), "the resource keeps the flow of its last message")
 		expect(t, elsewhere, "the resource keeps the flow of its last message")
 		a.CacheOwner(you.ID(), c.at.ID()) // forgets the flow
@@ -204,9 +181,7 @@ func TestLaneQuestions(t *testing.T) {
 		}
 		for _, isLinked := range []bool{false, true} { // a link that is being made asks for addresses too
 			routed, err := b.Register(bg, nil, context.Over("shm"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			n := questions(c, func() {
 				for range 2 {
 					send(t, me, routed.ID(), "hello")
@@ -223,17 +198,11 @@ func TestLaneQuestions(t *testing.T) {
 func TestRulesChecked(t *testing.T) {
 	c := inThreeWays(t)()
 	for _, over := range [][]string{{"pigeon"}, {"tcp", "tcp"}, {"*", "tcp"}, {""}, {"tcp://10.0.0.1"}} {
-		if _, err := c.Register(bg, nil, context.Over(over...)); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("Over %q: %v", over, err)
-		}
-		if _, err := context.Open(bg, context.WithRules(context.Rule{Over: over})); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("a rule with %q: %v", over, err)
-		}
+		fails(t, errOf(c.Register(bg, nil, context.Over(over...))), dispatch.ErrRule, "Over %q", over)
+		fails(t, errOf(context.Open(bg, context.WithRules(context.Rule{Over: over}))), dispatch.ErrRule, "a rule with %q", over)
 	}
 	for _, match := range []resource.Match{{"": "x"}, {context.AttrContext: "x"}} {
-		if _, err := context.Open(bg, context.WithRules(context.Rule{Match: match})); !errors.Is(err, dispatch.ErrRule) {
-			t.Errorf("a rule for %v: %v", match, err)
-		}
+		fails(t, errOf(context.Open(bg, context.WithRules(context.Rule{Match: match}))), dispatch.ErrRule, "a rule for %v", match)
 	}
 	for _, over := range [][]string{nil, {"*"}, {"tls"}, {"tcp://10.0.0.0/8", "*"}} {
 		if _, err := c.Register(bg, nil, context.Over(over...)); err != nil {

@@ -31,13 +31,8 @@ func TestLend(t *testing.T) {
 				t.Errorf("a buffer of %d bytes, read-only: %t", lent.Len(), lent.ReadOnly())
 			}
 			lent.Retain()
-			if err := from.Send(bg, to.ID(), 1, lent); err != nil {
-				t.Fatal(err)
-			}
-			m, err := to.Recv(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, from.Send(bg, to.ID(), 1, lent))
+			m := recv(t, to)
 			if !bytes.Equal(m.Bytes(), mem) || t.Name() == "TestLend/inproc" && n > 0 && &m.Bytes()[0] != &mem[0] {
 				t.Errorf("%d bytes: another message, or a copy", n)
 			}

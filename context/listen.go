@@ -113,10 +113,10 @@ func (c *Context) lacks(a listenAddr, err error) bool {
 	return true
 }
 
-// addrs returns the addresses by which other contexts reach this one. For a port at every address
+// Addrs returns the addresses at which other contexts reach this one. For a port at every address
 // of the machine, they include the host by which the other nodes know this node. They do not
 // include a host by which the nodes knew it before.
-func (c *Context) addrs() (all []string) {
+func (c *Context) Addrs() (all []string) {
 	host := c.dir.Terms().Host
 	for _, at := range c.disp.Addrs() {
 		u, err := url.Parse(at)

@@ -6,7 +6,6 @@ import (
 	stdctx "context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,47 +13,7 @@ import (
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/tcp"
 )
-
-// severed is TCP with dialled connections that a test can cut.
-type severed struct {
-	subsys.Transport
-	mu   sync.Mutex
-	cuts []func()
-}
-
-type severedPort struct {
-	subsys.Port
-	of *severed
-}
-
-func (s *severed) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := s.Transport.Listen(addr, cfg)
-	return severedPort{p, s}, err
-}
-
-func (p severedPort) Dial(ctx stdctx.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
-	c, err := p.Port.Dial(ctx, addr, s)
-	if err == nil {
-		p.of.mu.Lock()
-		p.of.cuts = append(p.of.cuts, func() { c.Close(); s.Down(c, errors.New("cut by a test")) })
-		p.of.mu.Unlock()
-	}
-	return c, err
-}
-
-// cut breaks all dialled connections. The side that notices a break logs it.
-func (s *severed) cut() {
-	s.mu.Lock()
-	cuts := s.cuts
-	s.cuts = nil
-	s.mu.Unlock()
-	for _, f := range cuts {
-		f()
-	}
-}
 
 // lines is a handler of log records that calls a function.
 type lines func(slog.Record)
@@ -72,7 +31,7 @@ func logging(f func(slog.Record)) context.Option             { return context.Wi
 // it does not come to are dropped and counted. See also TestBlockedHandler.
 func TestLogHandlerMayCall(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	tr := &severed{Transport: tcp.New()}
+	tr := newFlaky()
 	b := cl.Open(0, context.WithTransports(tr))
 	you := register(t, b, nil)
 	var me atomic.Pointer[context.Resource]
@@ -84,7 +43,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		if r.Message != "dispatch: connection lost" || me == nil {
 			return
 		}
-		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 		defer cancel()
 		_, err := a.Lookup(ctx, you.ID())
 		lost <- errors.Join(err, me.SendBytes(ctx, you.ID(), 7, []byte(r.Message)), me.SendBytes(ctx, me.ID(), 8, nil))
@@ -101,9 +60,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 				tr.cut()
 				select {
 				case err := <-lost:
-					if err != nil {
-						t.Error(err)
-					}
+					noErr(t, err)
 					return
 				case <-time.After(time.Second): // a peer that dials at once may come before the end is noticed
 				}
@@ -111,9 +68,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		})
 		eventually.Returns(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
 	}
-	if err := eventually.Value(t, "the log handler closes", closed); err != nil {
-		t.Error(err)
-	}
+	noErr(t, eventually.Value(t, "the log handler closes", closed))
 	eventually.Returns(t, "closing again", func() { a.Close() })
 }
 
@@ -121,7 +76,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 // time. Lines that do not reach the handler are counted.
 func TestLogHandlerBlocks(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	tr := &severed{Transport: tcp.New()}
+	tr := newFlaky()
 	begun, goOn := make(chan struct{}, 1), make(chan struct{})
 	a := cl.Open(0, context.WithTransports(tr), context.WithLinger(100*time.Millisecond), logging(func(slog.Record) {
 		select {
@@ -139,9 +94,7 @@ func TestLogHandlerBlocks(t *testing.T) {
 	}
 	eventually.Value(t, "a line", begun)
 	eventually.Returns(t, "a flush", func() { // else Close, which waits for the linger time, may report a message
-		if err := me.Flush(bg); err != nil {
-			t.Error(err)
-		}
+		noErr(t, me.Flush(bg))
 	})
 	eventually.Returns(t, "closing", func() { a.Close() })
 	if a.Stats().LogLinesDropped == 0 {

@@ -5,6 +5,9 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
+	"iter"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,33 +37,99 @@ func eachTransport(t *testing.T, f func(t *testing.T, open func(...context.Optio
 	}
 }
 
+// must ends the test if err is not nil. what, a format with its values, says what has returned err.
+func must(t testing.TB, err error, what ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(say(err, what))
+	}
+}
+
+// noErr fails the test if err is not nil, and lets it go on.
+func noErr(t testing.TB, err error, what ...any) {
+	t.Helper()
+	if err != nil {
+		t.Error(say(err, what))
+	}
+}
+
+// fails checks that err matches want.
+func fails(t testing.TB, err, want error, what ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v; want %v", say(err, what), want)
+	}
+}
+
+// say returns the text of err behind that of what.
+func say(err error, what []any) string {
+	if len(what) == 0 {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf(what[0].(string), what[1:]...) + fmt.Sprint(": ", err)
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
 func register(t *testing.T, c *context.Context, a resource.Attrs) *context.Resource {
 	t.Helper()
 	r, err := c.Register(bg, a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
 func send(t *testing.T, from *context.Resource, to resource.GID, text string) {
 	t.Helper()
-	if err := from.SendBytes(bg, to, 0, []byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, from.SendBytes(bg, to, 0, []byte(text)))
+}
+
+// recv receives one message.
+func recv(t testing.TB, r *context.Resource, sel ...dispatch.Select) *dispatch.Message {
+	t.Helper()
+	m, err := r.Recv(bg, sel...)
+	must(t, err)
+	return m
 }
 
 // expect receives one message and compares it.
 func expect(t *testing.T, r *context.Resource, text string) {
 	t.Helper()
-	m, err := r.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := recv(t, r)
 	defer m.Release()
 	if string(m.Bytes()) != text {
 		t.Fatalf("received %q, want %q", m.Bytes(), text)
 	}
+}
+
+// all collects what a find yields.
+func all(t testing.TB, found iter.Seq2[context.Found, error]) (fs []context.Found) {
+	t.Helper()
+	for f, err := range found {
+		must(t, err)
+		fs = append(fs, f)
+	}
+	return fs
+}
+
+// idsOf returns the identifiers of what was found, in order.
+func idsOf(fs []context.Found) (ids []resource.GID) {
+	for _, f := range fs {
+		ids = append(ids, f.ID)
+	}
+	slices.SortFunc(ids, resource.GID.Compare)
+	return ids
+}
+
+// registered returns the addresses that the directory has of a context.
+func registered(t testing.TB, c *context.Context) (addrs []string) {
+	t.Helper()
+	f, err := c.Lookup(bg, c.ID())
+	must(t, err)
+	for v := range f.Attrs.Values(context.AttrAddr) {
+		addrs = append(addrs, string(v))
+	}
+	return addrs
 }
 
 // questions returns how many questions f puts to the directory.
@@ -86,9 +155,7 @@ func refused(t *testing.T, from *context.Resource, to resource.GID, reported rep
 		if errors.Is(err, dispatch.ErrGone) {
 			return
 		}
-		if err != nil {
-			t.Fatalf("sending to what is gone: %v", err)
-		}
+		must(t, err, "sending to what is gone")
 		if u := <-reported; u.To != to || !errors.Is(u.Err, dispatch.ErrGone) {
 			t.Fatalf("reported %+v", u)
 		}
@@ -101,9 +168,7 @@ func gone(t *testing.T, c *context.Context, id resource.GID) {
 	t.Helper()
 	there := false
 	for ev, err := range c.Watch(bg, resource.Match{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		there = there || ev.ID == id
 		if ev.Kind == directory.Synced && !there || ev.Kind == directory.Gone && ev.ID == id {
 			break

@@ -14,7 +14,7 @@ import (
 func (cfg *config) membership() (opts []directory.Option, isMember bool, err error) {
 	if cfg.member == nil {
 		if bind := os.Getenv("ROCL_BIND"); bind != "" {
-			opts = append(opts, directory.WithMembership(unlinked(bind).begin))
+			opts = append(opts, directory.WithMembership(unlinked(bind)))
 		}
 		return opts, false, nil
 	}
@@ -27,17 +27,16 @@ func (cfg *config) membership() (opts []directory.Option, isMember bool, err err
 	return nil, false, nil
 }
 
-// unlinked is the value of ROCL_BIND in a program without WithMember.
-type unlinked string
-
-// begin fails, because the environment wants the node in a cluster and the program cannot join one.
-// If contexts use the node already (late), begin lets the server serve, but answer like a member
-// that cannot reach its cluster.
-func (u unlinked) begin(s *directory.Server, late bool) (func(bool), error) {
-	err := fmt.Errorf("%w: ROCL_BIND is %q, and the program does not pass rocl.WithMember(cluster.Environment())", directory.ErrMember, string(u))
-	if !late {
-		return nil, err
+// unlinked returns a membership that fails, because the environment wants the node in a cluster, as
+// ROCL_BIND says, and the program cannot join one. If contexts use the node already (late), it lets
+// the server serve, but answer like a member that cannot reach its cluster.
+func unlinked(bind string) func(s *directory.Server, late bool) (func(bool), error) {
+	return func(s *directory.Server, late bool) (func(bool), error) {
+		err := fmt.Errorf("%w: ROCL_BIND is %q, and the program does not pass rocl.WithMember(cluster.Environment())", directory.ErrMember, bind)
+		if !late {
+			return nil, err
+		}
+		s.Attach(directory.Unreachable(err))
+		return func(bool) {}, nil
 	}
-	s.Attach(directory.Unreachable(err))
-	return func(bool) {}, nil
 }

@@ -18,19 +18,14 @@ import (
 func monitor(t *testing.T, r *context.Resource, id resource.GID, tag uint64) (stop func()) {
 	t.Helper()
 	stop, err := r.Monitor(bg, id, tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stop
 }
 
 // ends receives the message of a monitor.
 func ends(t *testing.T, r *context.Resource, id resource.GID, tag uint64) {
 	t.Helper()
-	m, err := r.Recv(bg, dispatch.Tag(tag))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := recv(t, r, dispatch.Tag(tag))
 	defer m.Release()
 	if !m.IsGone() || m.From() != id || m.Len() != 0 {
 		t.Fatalf("a message from %v of %d bytes, gone: %v; want the end of %v", m.From(), m.Len(), m.IsGone(), id)
@@ -53,9 +48,7 @@ func TestMonitor(t *testing.T) {
 			send(t, its, me.ID(), "last")
 			stop()
 			stop()
-			if err := its.Delete(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(t, its.Delete(bg))
 			expect(t, me, "first")
 			expect(t, me, "last")
 			ends(t, me, id, uint64(10+tag))
@@ -68,9 +61,7 @@ func TestMonitor(t *testing.T) {
 		monitor(t, me, its.ID(), 30)
 		monitor(t, me, b.ID(), 31)
 		send(t, its, me.ID(), "last")
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Close())
 		expect(t, me, "last")
 		ends(t, me, its.ID(), 30)
 		ends(t, me, b.ID(), 31)
@@ -87,20 +78,12 @@ func TestMonitorRefused(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a := open()
 		me, other := register(t, a, nil), register(t, a, nil)
-		if _, err := me.Monitor(bg, resource.GID{}, 1); !errors.Is(err, dispatch.ErrGone) {
-			t.Error(err)
-		}
+		fails(t, errOf(me.Monitor(bg, resource.GID{}, 1)), dispatch.ErrGone)
 		ended, cancel := stdctx.WithCancel(bg)
 		cancel()
-		if _, err := me.Monitor(ended, other.ID(), 1); !errors.Is(err, stdctx.Canceled) {
-			t.Error(err)
-		}
-		if err := me.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := me.Monitor(bg, other.ID(), 1); !errors.Is(err, dispatch.ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(me.Monitor(ended, other.ID(), 1)), stdctx.Canceled)
+		must(t, me.Delete(bg))
+		fails(t, errOf(me.Monitor(bg, other.ID(), 1)), dispatch.ErrClosed)
 	})
 }
 
@@ -127,9 +110,7 @@ func TestWatchIDs(t *testing.T) {
 	seen := map[resource.GID]bool{}
 	left := 0
 	for ev, err := range a.WatchIDs(bg, ids...) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if r := all[ev.ID]; r == nil && ev.ID != b.ID() && ev.Kind != directory.Synced {
 			t.Fatalf("%v of %v, which is not watched", ev.Kind, ev.ID)
 		}
@@ -144,9 +125,7 @@ func TestWatchIDs(t *testing.T) {
 				t.Fatalf("%d before Synced, of %d", len(seen), 2*each+1)
 			}
 			changes := ids[each]
-			if err := all[changes].Update(bg, resource.Attrs{"of": "x"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, all[changes].Update(bg, resource.Attrs{"of": "x"}))
 			go func() {
 				for _, r := range all {
 					if r.Context() == a {
@@ -168,9 +147,7 @@ func TestWatchIDs(t *testing.T) {
 		}
 	}
 	for _, err := range a.WatchIDs(bg, make([]resource.GID, 0)...) {
-		if err != nil {
-			t.Error(err)
-		}
+		noErr(t, err)
 		break // Synced
 	}
 }

@@ -4,6 +4,7 @@ package context_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,14 +31,8 @@ func TestNode(t *testing.T) {
 		if err := me.SendBytes(bg, f.ID, 1, []byte("hello")); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), f.ID.String()) != 1 {
 			t.Errorf("sending to a node: %v", err)
 		}
-		n := 0
-		for f, err := range c.FindAll(bg, nil) {
-			if n++; err != nil || f.ID != me.ID() {
-				t.Errorf("%v, %v among the user's", f.ID, err)
-			}
-		}
-		if n != 1 {
-			t.Errorf("%d resources", n)
+		if ids := idsOf(all(t, c.FindAll(bg, nil))); !slices.Equal(ids, []resource.GID{me.ID()}) {
+			t.Errorf("the user's resources are %v", ids)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,14 +34,10 @@ import (
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	sock := func(name string) context.Option { return context.WithSocket(filepath.Join(dir, name)) }
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	server := directory.NewServer()
 	defer server.Close()
@@ -72,7 +69,7 @@ func TestOpenFails(t *testing.T) {
 			context.WithListen("tcp://" + taken.Addr().String())}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+			ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 			defer cancel()
 			got, err := context.Open(ctx, c.opts...)
 			if err == nil {
@@ -92,14 +89,10 @@ func TestOpenFails(t *testing.T) {
 	}
 	// The directory that some of the calls joined keeps no resources of them.
 	c, err := context.Open(bg, memory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
-	for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
-		if err != nil || f.ID != c.ID() {
-			t.Errorf("left behind: %v, %v", f.ID, err)
-		}
+	if ids := idsOf(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "context"}))); !slices.Equal(ids, []resource.GID{c.ID()}) {
+		t.Errorf("left behind: %v", ids)
 	}
 }
 
@@ -130,23 +123,17 @@ func TestOpenEnds(t *testing.T) {
 		far = end
 		return near, nil
 	}
-	if _, err := context.Open(ctx, context.WithDirectory(mute)); !errors.Is(err, stdctx.DeadlineExceeded) {
-		t.Errorf("of a mute directory: %v", err)
-	}
+	fails(t, errOf(context.Open(ctx, context.WithDirectory(mute))), stdctx.DeadlineExceeded, "of a mute directory")
 	far.Close()
 
 	ctx, stop = stdctx.WithCancel(bg)
 	c, err := context.Open(ctx, context.WithDirectory(server.Dialer()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop()
 	me := register(t, c, resource.Attrs{"n": "me"})
 	send(t, me, me.ID(), "hello")
 	expect(t, me, "hello")
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, c.Close())
 }
 
 // Some meaningless values stand for the default.
@@ -235,19 +222,8 @@ func TestListenTwice(t *testing.T) {
 		!strings.HasPrefix(a[2], "inproc://") {
 		t.Errorf("addresses %q", a)
 	}
-	f, err := c.Lookup(bg, c.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := 0
-	for v := range f.Attrs.Values(context.AttrAddr) {
-		if string(v) != a[i] {
-			t.Errorf("the directory's address %d is %s", i, v)
-		}
-		i++
-	}
-	if i != 3 {
-		t.Errorf("the directory has %d addresses", i)
+	if got := registered(t, c); !slices.Equal(got, a) {
+		t.Errorf("the directory has the addresses %q, want %q", got, a)
 	}
 }
 
@@ -338,16 +314,12 @@ func TestMemory(t *testing.T) {
 		if errors.Is(err, buffers.ErrLimit) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if held = append(held, b); len(held) > 80 {
 			t.Fatal("more is given than there is")
 		}
 	}
-	if err := me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)); !errors.Is(err, buffers.ErrLimit) {
-		t.Errorf("sending without memory: %v", err)
-	}
+	fails(t, me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)), buffers.ErrLimit, "sending without memory")
 	if s := c.Stats().Buffers; s.Mapped > 8<<20 || s.InUse != int64(len(held)) {
 		t.Errorf("%d bytes mapped, %d buffers out of %d", s.Mapped, s.InUse, len(held))
 	}
@@ -394,14 +366,8 @@ func TestOpenTogether(t *testing.T) {
 		t.FailNow()
 	}
 	for _, c := range cs {
-		seen := map[resource.GID]bool{}
-		for f, err := range c.FindAll(bg, resource.Match{context.AttrKind: "context"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			seen[f.ID] = true
-		}
-		if len(seen) != n || !seen[c.ID()] {
+		seen := slices.Compact(idsOf(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "context"}))))
+		if len(seen) != n || !slices.Contains(seen, c.ID()) {
 			t.Errorf("%v sees %d contexts, want %d", c.ID(), len(seen), n)
 		}
 	}

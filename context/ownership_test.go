@@ -4,7 +4,6 @@ package context_test
 
 import (
 	stdctx "context"
-	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -19,23 +18,17 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 		a, b := open(), open()
 		me, deleted := register(t, a, nil), register(t, a, nil)
 		full, err := b.Register(bg, nil, context.MailboxLimit(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for err == nil { // until the senders wait
 			ctx, cancel := stdctx.WithCancel(bg)
 			cancel()
 			err = me.SendBytes(ctx, full.ID(), 0, make([]byte, 10<<10))
 		}
-		if err := deleted.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, deleted.Close())
 		ended, cancel := stdctx.WithCancel(bg)
 		cancel()
 		p, err := a.Buffer(20 << 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range []struct {
 			name string
 			from *context.Resource
@@ -51,21 +44,14 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 			if c.want == stdctx.Canceled {
 				ctx = ended
 			}
-			if err := c.from.Send(ctx, c.to, 0, p); !errors.Is(err, c.want) {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			fails(t, c.from.Send(ctx, c.to, 0, p), c.want, c.name)
 			if p.State() != buffers.Owned || p.Refs() != 1 {
 				t.Fatalf("%s: the buffer is %v, with %d references", c.name, p.State(), p.Refs())
 			}
 		}
 		you := register(t, b, nil)
-		if err := me.Send(bg, you.ID(), 0, p); err != nil {
-			t.Fatal(err)
-		}
-		m, err := you.Recv(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, me.Send(bg, you.ID(), 0, p))
+		m := recv(t, you)
 		m.Release()
 		for {
 			m, err := full.TryRecv()

@@ -231,9 +231,7 @@ func TestNoConnectionIsTold(t *testing.T) {
 func TestLostQuestionIsNoMessage(t *testing.T) {
 	apart(t, refuses, func(t *testing.T, me *context.Resource, it resource.GID) {
 		c := me.Context()
-		if _, err := context.RoutesOf(bg, c, it); !errors.Is(err, dispatch.ErrUnreachable) {
-			t.Error(err)
-		}
+		fails(t, errOf(context.RoutesOf(bg, c, it)), dispatch.ErrUnreachable)
 		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
 			t.Errorf("%d messages undelivered, %v", c.Stats().Undelivered, err)
 		}
@@ -250,9 +248,7 @@ func TestSendToUnreachableOnce(t *testing.T) {
 			register(t, far, resource.Attrs{"is": "far"})
 		}
 		b, err := me.Context().Buffer(4 << 20) // waits for credit, and so for a connection
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer b.Release()
 		began := time.Now()
 		_, err = me.SendTo(bg, resource.Match{"is": "far"}, 1, b)
@@ -276,9 +272,7 @@ func TestUnreachableLanesAreToldOnce(t *testing.T) {
 		me := register(t, cl.Open(0, tr, context.WithGiveUp(giveUp), context.WithRules(rule), log), nil)
 		far := cl.Open(0, tr)
 		for _, a := range []resource.Attrs{{"role": "control"}, {"role": "data"}} {
-			if err := me.SendBytes(bg, register(t, far, a).ID(), 1, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, register(t, far, a).ID(), 1, nil))
 		}
 		if err := me.Context().Flush(bg); err == nil {
 			t.Error("the messages are delivered")

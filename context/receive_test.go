@@ -18,30 +18,21 @@ func TestPutBack(t *testing.T) {
 		from, to, other := register(t, a, nil), register(t, b, nil), register(t, b, nil)
 		send(t, from, to.ID(), "first")
 		send(t, from, to.ID(), "second")
-		m, err := to.Recv(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := recv(t, to)
 		if err := other.PutBack(m); !errors.Is(err, dispatch.ErrNotReceived) || !strings.Contains(err.Error(), other.ID().String()) {
 			t.Errorf("put back elsewhere: %v", err)
 		}
 		tag := m.Tag()
-		if err := to.PutBack(m); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.PutBack(m))
 		if e, err := to.Peek(); err != nil || e != (dispatch.Envelope{From: from.ID(), Tag: tag, Len: len("first")}) {
 			t.Errorf("peek: %+v, %v", e, err)
 		}
 		expect(t, to, "first")
-		if m, err = to.Recv(bg); err != nil || string(m.Bytes()) != "second" {
-			t.Fatal(m, err)
+		if m = recv(t, to); string(m.Bytes()) != "second" {
+			t.Fatalf("%q", m.Bytes())
 		}
-		if err := to.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := to.PutBack(m); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("put back at a closed resource: %v", err)
-		}
+		must(t, to.Close())
+		fails(t, to.PutBack(m), dispatch.ErrClosed, "put back at a closed resource")
 		m.Release()
 	})
 }
@@ -65,9 +56,7 @@ func TestRecvAny(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, r, err)
 			}
 		}
-		if err := rs[1].Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, rs[1].Close())
 		r, _, err := context.RecvAny(bg, rs)
 		if r != rs[1] || !errors.Is(err, dispatch.ErrClosed) || !strings.Contains(err.Error(), rs[1].ID().String()) {
 			t.Errorf("a closed resource: %v, %v", r, err)

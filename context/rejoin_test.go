@@ -66,13 +66,9 @@ func (s *servers) dial(ctx stdctx.Context) (net.Conn, error) {
 // in opens a context of the node.
 func (s *servers) in(t *testing.T) *context.Context {
 	c, err := context.Open(bg, context.WithDirectory(s.dial), context.WithTransports(inproc.NewNetwork().Transport()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		noErr(t, c.Close())
 	})
 	return c
 }
@@ -83,12 +79,8 @@ func TestNextServer(t *testing.T) {
 		s := newServers(t)
 		c := s.in(t)
 		kept, deleted := register(t, c, resource.Attrs{"v": "1"}), register(t, c, resource.Attrs{"v": "2"})
-		if err := kept.Update(bg, resource.Attrs{"v": "3"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := deleted.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kept.Update(bg, resource.Attrs{"v": "3"}))
+		must(t, deleted.Delete(bg))
 		rev := kept.Revision()
 		s.end()
 		synctest.Wait()
@@ -105,9 +97,7 @@ func TestNextServer(t *testing.T) {
 		}()
 		synctest.Wait() // questions wait
 		s.begin()
-		if err := <-found; err != nil {
-			t.Error(err)
-		}
+		noErr(t, <-found)
 		if n := everything(t, c); n != 1 {
 			t.Errorf("%d resources, want 1", n)
 		}
@@ -142,13 +132,11 @@ func TestRegisterBetweenServers(t *testing.T) {
 		if f, err := c.Find(bg, resource.Match{"v": "1"}); err != nil || f.ID != d.r.ID() {
 			t.Errorf("found %v, %v; want %v", f.ID, err, d.r.ID())
 		}
-		if err := d.r.Update(bg, resource.Attrs{"v": "2"}); err != nil {
-			t.Error(err)
-		}
+		noErr(t, d.r.Update(bg, resource.Attrs{"v": "2"}))
 	})
 }
 
-// Close does not wait for a directory while none serves.
+// Close does not wait for a directory while none serves, and ends the calls that do.
 func TestCloseWithoutServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t)
@@ -156,36 +144,14 @@ func TestCloseWithoutServer(t *testing.T) {
 		r := register(t, c, resource.Attrs{})
 		s.end()
 		synctest.Wait()
-		failed := make(chan error, 2)
+		failed := make(chan error, 3)
 		go func() { _, err := c.Find(bg, resource.Match{}); failed <- err }()
 		go func() { failed <- r.Update(bg, resource.Attrs{}) }()
-		synctest.Wait() // both wait for the next server
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		for range 2 {
-			if err := <-failed; !errors.Is(err, dispatch.ErrClosed) {
-				t.Error(err)
-			}
-		}
-		s.begin() // lets the cleanup end the server
-	})
-}
-
-func TestCloseWakesRegister(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServers(t)
-		c := s.in(t)
-		s.end()
-		synctest.Wait()
-		failed := make(chan error)
 		go func() { _, err := c.Register(bg, resource.Attrs{}); failed <- err }()
-		synctest.Wait()
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-failed; !errors.Is(err, dispatch.ErrClosed) {
-			t.Error(err)
+		synctest.Wait() // all wait for the next server
+		noErr(t, c.Close())
+		for range 3 {
+			fails(t, <-failed, dispatch.ErrClosed)
 		}
 		s.begin() // lets the cleanup end the server
 	})
@@ -196,9 +162,7 @@ func TestCloseWakesRegister(t *testing.T) {
 func TestCloseWithoutDirectory(t *testing.T) {
 	s := newServers(t)
 	c, err := context.Open(bg, context.WithDirectory(s.dial), context.WithTransports(inproc.NewNetwork().Transport()), context.WithLinger(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	closed, kept := register(t, c, resource.Attrs{"is": "closed"}), register(t, c, resource.Attrs{"is": "kept"})
 	s.end()

@@ -6,6 +6,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,25 +21,19 @@ import (
 )
 
 // everything returns the number of resources that the context finds.
-func everything(t *testing.T, c *context.Context) (n int) {
+func everything(t *testing.T, c *context.Context) int {
 	t.Helper()
-	for f, err := range c.FindAll(bg, resource.Match{}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.ID.IsZero() {
-			t.Error("a resource without an identifier is found")
-		}
-		n++
+	ids := idsOf(all(t, c.FindAll(bg, resource.Match{})))
+	if slices.Contains(ids, resource.GID{}) {
+		t.Error("a resource without an identifier is found")
 	}
-	return n
+	return len(ids)
 }
 
 // Invalid names are refused wherever they are given, and nothing is registered. The longest valid
 // name works everywhere.
 //
-// Promise (Resources): Names that are empty, too long or not UTF-8 are refused. See also
-// TestBadAttributes.
+// Promise (Resources): Names that are empty, too long or not UTF-8 are refused.
 func TestNames(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, resource.Attrs{"n": "r"})
@@ -116,9 +111,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("%.10q: %v, %v", v, f.ID, err)
 		}
 	}
-	if _, err := c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)}); !errors.Is(err, resource.ErrTooLarge) {
-		t.Errorf("a value too large: %v", err)
-	}
+	fails(t, errOf(c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)})), resource.ErrTooLarge, "a value too large")
 	many := resource.Attrs{}
 	for i := range resource.MaxAttrs {
 		many[strconv.Itoa(i)] = ""
@@ -127,20 +120,12 @@ func TestValues(t *testing.T) {
 		t.Errorf("as many as may be: %v", err)
 	}
 	many["one more"] = ""
-	if _, err := c.Register(bg, many); !errors.Is(err, resource.ErrTooLarge) {
-		t.Errorf("too many: %v", err)
-	}
+	fails(t, errOf(c.Register(bg, many)), resource.ErrTooLarge, "too many")
 	// Every attribute of a resource must have a value.
 	var l resource.List
-	if err := l.Want("x"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Register(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
-		t.Errorf("registering an unknown value: %v", err)
-	}
-	if err := register(t, c, nil).Update(bg, &l); !errors.Is(err, directory.ErrIncomplete) {
-		t.Errorf("updating to an unknown value: %v", err)
-	}
+	must(t, l.Want("x"))
+	fails(t, errOf(c.Register(bg, &l)), directory.ErrIncomplete, "registering an unknown value")
+	fails(t, register(t, c, nil).Update(bg, &l), directory.ErrIncomplete, "updating to an unknown value")
 	if n := everything(t, c); n != 6 {
 		t.Errorf("%d resources, want 6", n)
 	}
@@ -167,12 +152,8 @@ func TestReserved(t *testing.T) {
 	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), b.ID().String()) != 1 {
 		t.Errorf("sending to the own context: %v", err)
 	}
-	if err := me.SendBytes(bg, resource.GID{}, 0, nil); !errors.Is(err, dispatch.ErrGone) {
-		t.Errorf("sending to the zero identifier: %v", err)
-	}
-	if _, err := b.Lookup(bg, resource.GID{}); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("looking up the zero identifier: %v", err)
-	}
+	fails(t, me.SendBytes(bg, resource.GID{}, 0, nil), dispatch.ErrGone, "sending to the zero identifier")
+	fails(t, errOf(b.Lookup(bg, resource.GID{})), directory.ErrNotFound, "looking up the zero identifier")
 }
 
 // Messages to a deleted resource are refused, or reported if they were accepted before. Messages
@@ -189,9 +170,7 @@ func TestDeleted(t *testing.T) {
 		expect(t, you, "read")
 		const unread = 20
 		for i := range uint64(unread) {
-			if err := me.SendBytes(bg, you.ID(), i, []byte("unread")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, you.ID(), i, []byte("unread")))
 		}
 		// The message to mark comes after them in the same stream: when it has arrived, they have
 		// too.
@@ -201,9 +180,7 @@ func TestDeleted(t *testing.T) {
 		if n, _ := you.Waiting(); n != unread {
 			t.Errorf("%d messages wait, want %d", n, unread)
 		}
-		if err := you.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, you.Delete(bg))
 		for i := range uint64(unread) {
 			if u := <-reported; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
 				t.Errorf("reported %+v", u)
@@ -211,19 +188,13 @@ func TestDeleted(t *testing.T) {
 		}
 		// The buffer stays the caller's when sending fails, and can be sent again.
 		p, err := a.Buffer(10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		copy(p.Bytes(), "0123456789")
-		if err := me.Send(bg, you.ID(), 0, p); !errors.Is(err, dispatch.ErrGone) {
-			t.Errorf("sending a buffer: %v", err)
-		}
+		fails(t, me.Send(bg, you.ID(), 0, p), dispatch.ErrGone, "sending a buffer")
 		if p.State() != buffers.Owned || p.Refs() != 1 {
 			t.Errorf("after a send that failed the buffer is %v, with %d references", p.State(), p.Refs())
 		}
-		if err := me.Send(bg, mark.ID(), 0, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, me.Send(bg, mark.ID(), 0, p))
 		expect(t, mark, "0123456789")
 		if n := a.Stats().Undelivered; n != unread {
 			t.Errorf("%d undelivered, want %d", n, unread)
@@ -239,34 +210,11 @@ func TestDeleted(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if _, err := you.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("receiving: %v", err)
-		}
-		if err := you.Close(); err != nil {
-			t.Errorf("closing: %v", err)
-		}
+		fails(t, errOf(you.Recv(bg)), dispatch.ErrClosed, "receiving")
+		noErr(t, you.Close(), "closing")
 		// The other resource of the context still works.
 		send(t, me, mark.ID(), "still")
 		expect(t, mark, "still")
-	})
-}
-
-func TestDeletedStaysGone(t *testing.T) {
-	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
-		reported := make(reports, 100)
-		a, b := open(reported.option()), open()
-		me, you := register(t, a, nil), register(t, b, nil)
-		send(t, me, you.ID(), "hello")
-		expect(t, you, "hello")
-		if err := you.Delete(bg); err != nil {
-			t.Fatal(err)
-		}
-		refused(t, me, you.ID(), reported) // from here on the sender knows the end
-		for i := range 5 {
-			if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
-				t.Errorf("send %d: %v", i, err)
-			}
-		}
 	})
 }
 
@@ -282,9 +230,7 @@ func TestDeletedUnread(t *testing.T) {
 				}
 				send(t, me, other.ID(), "read") // comes after them
 				expect(t, other, "read")
-				if err := you.Delete(bg); err != nil {
-					t.Fatal(err)
-				}
+				must(t, you.Delete(bg))
 				send(t, me, other.ID(), "one")
 				expect(t, other, "one")
 				if m, err := other.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
@@ -295,48 +241,21 @@ func TestDeletedUnread(t *testing.T) {
 	})
 }
 
-// Within one context the same holds.
+// Within one context a deleted resource is gone too, and its unread message is reported.
 func TestDeletedHere(t *testing.T) {
-	c := rocltest.Cluster(t, 1).Open(0)
-	me, you := register(t, c, nil), register(t, c, nil)
-	send(t, me, you.ID(), "unread")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := me.SendBytes(bg, you.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) {
-			t.Errorf("sending: %v", err)
-		}
-	}
-	if n := c.Stats().Buffers.InUse; n != 0 {
-		t.Errorf("%d buffers out", n)
-	}
-}
-
-func TestDeletedHereIsReported(t *testing.T) {
 	reported := make(reports, 1)
 	c := rocltest.Cluster(t, 1).Open(0, reported.option())
 	me, you := register(t, c, nil), register(t, c, nil)
-	send(t, me, you.ID(), "unread")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
-	}
-	if u := <-reported; u.To != you.ID() || !errors.Is(u.Err, dispatch.ErrGone) {
+	send(t, me, you.ID(), "12345")
+	must(t, you.Delete(bg))
+	if u := <-reported; u.To != you.ID() || u.Bytes != 5 || !errors.Is(u.Err, dispatch.ErrGone) {
 		t.Errorf("reported %+v", u)
 	}
-}
-
-func TestReportHasLength(t *testing.T) {
-	reported := make(reports, 1)
-	cl := rocltest.Cluster(t, 1)
-	a, b := cl.Open(0, reported.option()), cl.Open(0)
-	me, you := register(t, a, nil), register(t, b, nil)
-	send(t, me, you.ID(), "12345")
-	if err := you.Delete(bg); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "sending")
 	}
-	if u := <-reported; u.Bytes != 5 {
-		t.Errorf("reported of %d bytes, want 5", u.Bytes)
+	if n := c.Stats().Buffers.InUse; n != 0 {
+		t.Errorf("%d buffers out", n)
 	}
 }
 
@@ -380,9 +299,7 @@ func TestDeleteDuringSends(t *testing.T) {
 				if errors.Is(err, dispatch.ErrGone) {
 					break
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if accepted++; round == 0 && accepted == 1 {
 					end() // the reader got nothing to count
 				}
@@ -401,6 +318,9 @@ func TestDeleteDuringSends(t *testing.T) {
 }
 
 // Counting by compare-and-set loses no increment, however many goroutines count.
+//
+// Promise (Resources): Attributes change in place. A compare-and-set changes the revision that the
+// caller saw or nothing, and concurrent changes lose none. See also TestConflict, context: TestSet.
 func TestCompareAndSetCounts(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	c, other := cl.Open(0), cl.Open(0)
@@ -450,21 +370,15 @@ func TestConflict(t *testing.T) {
 	if first == 0 {
 		t.Fatal("revision 0 means any")
 	}
-	if err := r.Update(bg, resource.Attrs{"v": "2"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Update(bg, resource.Attrs{"v": "2"}))
 	for _, rev := range []uint64{first, first + 2, 1 << 63} {
-		if _, err := r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"}); !errors.Is(err, directory.ErrRevision) {
-			t.Errorf("at revision %d: %v", rev, err)
-		}
+		fails(t, errOf(r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"})), directory.ErrRevision, "at revision %d", rev)
 	}
 	f, err := c.Lookup(bg, r.ID())
 	if err != nil || f.Attrs.GetString("v") != "2" || f.Revision != first+1 || r.Revision() != first+1 {
 		t.Errorf("%v at revision %d (%d here), %v", &f.Attrs, f.Revision, r.Revision(), err)
 	}
-	if _, err := c.Find(bg, resource.Match{"v": "1"}); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("found by what it was: %v", err)
-	}
+	fails(t, errOf(c.Find(bg, resource.Match{"v": "1"})), directory.ErrNotFound, "found by what it was")
 	// Revision 0 stands for any revision, as in Update.
 	if rev, err := r.CompareAndSet(bg, 0, resource.Attrs{}); err != nil || rev != first+2 {
 		t.Errorf("revision %d, %v", rev, err)
@@ -481,16 +395,12 @@ func TestRevisionAfterUpdates(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				if err := r.Update(bg, resource.Attrs{"v": "x"}); err != nil {
-					t.Error(err)
-				}
+				noErr(t, r.Update(bg, resource.Attrs{"v": "x"}))
 			})
 		}
 		wg.Wait()
 		f, err := c.Lookup(bg, r.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if f.Revision != r.Revision() {
 			t.Fatalf("revision %d in the directory, %d here", f.Revision, r.Revision())
 		}
@@ -522,23 +432,15 @@ func TestDeleteEnded(t *testing.T) {
 		t.Error(err)
 	}
 	gone(t, c, r.ID())
-	if _, err := r.Recv(bg); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("receiving: %v", err)
-	}
+	fails(t, errOf(r.Recv(bg)), dispatch.ErrClosed, "receiving")
 }
 
 func TestRegisterNothing(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	if _, err := c.Find(bg, nil); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, errOf(c.Find(bg, nil)), directory.ErrNotFound)
 	r, err := c.Register(bg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Update(bg, nil); err != nil {
-		t.Error(err)
-	}
+	must(t, err)
+	noErr(t, r.Update(bg, nil))
 }
 
 // A message without bytes can be sent on like any other.
@@ -547,22 +449,15 @@ func TestPassOnEmpty(t *testing.T) {
 		a, b := open(), open()
 		me, echo := register(t, a, nil), register(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000} {
-			if err := me.SendBytes(bg, echo.ID(), 7, make([]byte, n)); err != nil {
-				t.Fatal(err)
-			}
-			m, err := echo.Recv(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, me.SendBytes(bg, echo.ID(), 7, make([]byte, n)))
+			m := recv(t, echo)
 			p := m.Buffer()
 			if p == nil {
 				t.Fatalf("a message of %d bytes has no buffer", n)
 			}
-			err = echo.Send(bg, m.From(), m.Tag(), p)
+			err := echo.Send(bg, m.From(), m.Tag(), p)
 			m.Release()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if m, err = me.Recv(bg, dispatch.From(echo.ID()), dispatch.Tag(7)); err != nil || m.Len() != n {
 				t.Fatalf("%v, %v", m, err)
 			}
@@ -579,9 +474,7 @@ func TestMessages(t *testing.T) {
 		send(t, r, r.ID(), "hello")
 	}
 	for m, err := range r.Messages(bg) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		break
 	}
@@ -591,9 +484,7 @@ func TestMessages(t *testing.T) {
 	ctx, cancel := stdctx.WithCancel(bg)
 	n := 0
 	for m, err := range r.Messages(ctx) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		if n++; n == 2 {
 			cancel()
@@ -611,12 +502,8 @@ func TestMessages(t *testing.T) {
 		}
 		ended <- nil
 	}()
-	if err := r.Delete(bg); err != nil {
-		t.Error(err)
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("after the resource: %v", err)
-	}
+	noErr(t, r.Delete(bg))
+	noErr(t, <-ended, "after the resource")
 }
 
 // Gone does not concern messages: a receiver that has got the event Gone still receives what the
@@ -629,15 +516,11 @@ func TestGoneBeforeMessages(t *testing.T) {
 		from := register(t, a, resource.Attrs{"role": "sender"})
 		to := register(t, b, resource.Attrs{"role": "receiver"})
 		for ev, err := range b.Watch(bg, resource.Match{"role": "sender"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if ev.Kind == directory.Synced {
 				send(t, from, to.ID(), "first")
 				send(t, from, to.ID(), "last")
-				if err := from.Delete(bg); err != nil {
-					t.Fatal(err)
-				}
+				must(t, from.Delete(bg))
 			}
 			if ev.Kind == directory.Gone {
 				break
@@ -670,9 +553,7 @@ func TestChangeWhileDeleted(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		if err := r.Delete(bg); err != nil {
-			t.Error(err)
-		}
+		noErr(t, r.Delete(bg))
 		all.Wait()
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch"
@@ -108,35 +107,6 @@ func question(ctx stdctx.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
 }
 
-// pendingAnswers counts the answers under way, by the context that asked.
-type pendingAnswers struct {
-	mu sync.Mutex
-	to map[resource.GID]int
-}
-
-// begin counts an answer to the context asker. It reports false if too many are under way.
-func (a *pendingAnswers) begin(asker resource.GID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.to[asker] >= maxAnswers {
-		return false
-	}
-	if a.to == nil {
-		a.to = map[resource.GID]int{}
-	}
-	a.to[asker]++
-	return true
-}
-
-// end takes back one begin.
-func (a *pendingAnswers) end(asker resource.GID) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.to[asker]--; a.to[asker] == 0 {
-		delete(a.to, asker)
-	}
-}
-
 // answerQuestion handles a message to the resource that stands for the context. It reports whether
 // the message is a question from a context of this node. A goroutine of its own sends the answer,
 // because the asker may be slow and the next question may come from another context. A question of
@@ -152,13 +122,18 @@ func (c *Context) answerQuestion(m *dispatch.Message) bool {
 	if c.closing {
 		return false
 	}
-	if !c.answers.begin(asker) {
+	if c.answers[asker] >= maxAnswers {
 		c.cfg.logger.Debug("rocl: a question for routes was dropped", "from", from, "answers", maxAnswers)
 		return true
 	}
+	c.answers[asker]++
 	c.goroutines.Go(func() {
-		defer c.answers.end(asker)
 		c.answerRoutes(from)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.answers[asker]--; c.answers[asker] == 0 {
+			delete(c.answers, asker)
+		}
 	})
 	return true
 }

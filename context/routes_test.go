@@ -4,7 +4,6 @@ package context_test
 
 import (
 	stdctx "context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -21,20 +20,14 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	asked, greedy, polite := cl.Open(0), cl.Open(0), cl.Open(0)
 	me, err := greedy.Register(bg, nil, context.MailboxLimit(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 3000 { // more answers than there is credit for
-		if err := greedy.AskRoutes(bg, asked.ID(), me); err != nil {
-			t.Fatal(err)
-		}
+		must(t, greedy.AskRoutes(bg, asked.ID(), me))
 	}
 	ctx, cancel := stdctx.WithTimeout(bg, time.Minute)
 	defer cancel()
 	for range 20 {
-		if _, err := context.RoutesOf(ctx, polite, asked.ID()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(context.RoutesOf(ctx, polite, asked.ID())))
 	}
 	for isDone := false; !isDone; { // messages left unread would be reported as undelivered
 		isDone = asked.Answers() == 0
@@ -73,9 +66,7 @@ func routesAskedAgain(t *testing.T) {
 	}()
 	<-dropped
 	end()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-done)
 }
 
 // A context that has used all its identifiers neither registers nor asks for routes.
@@ -84,11 +75,7 @@ func TestSerialsUsedUp(t *testing.T) {
 	c, other := cl.Open(0), cl.Open(0)
 	c.UseUpSerials()
 	for range 2 {
-		if _, err := c.Register(bg, nil); !errors.Is(err, context.ErrIdentifiers) {
-			t.Error("Register:", err)
-		}
-		if _, err := context.RoutesOf(bg, c, other.ID()); !errors.Is(err, context.ErrIdentifiers) {
-			t.Error("RoutesOf:", err)
-		}
+		fails(t, errOf(c.Register(bg, nil)), context.ErrIdentifiers, "Register")
+		fails(t, errOf(context.RoutesOf(bg, c, other.ID())), context.ErrIdentifiers, "RoutesOf")
 	}
 }

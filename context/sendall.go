@@ -74,28 +74,50 @@ const maxAwaited = 1024
 // receiver must not write to the payload. A receiver in the same process that wants to write calls
 // [dispatch.Message.Writable], which copies.
 func (r *Resource) SendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b *buffers.Buffer) error {
-	var later []int // of ids
-	for i, id := range ids {
-		if !r.sendNow(id, tag, b) {
-			later = append(later, i)
-		}
-	}
-	failed := r.sendEach(ctx, ids, later, tag, b)
-	if len(failed) > 0 {
+	if failed := r.sendAll(ctx, ids, tag, b); len(failed) > 0 {
 		return failed
 	}
 	b.Release()
 	return nil
 }
 
+// sendAll sends to each of ids with a reference of its own to b. It returns the targets that
+// failed, in order.
+func (r *Resource) sendAll(ctx stdctx.Context, ids []resource.GID, tag uint64, b *buffers.Buffer) (failed SendErrors) {
+	var later []int // indexes of ids
+	for i, id := range ids {
+		if !r.sendNow(id, tag, b) {
+			later = append(later, i)
+		}
+	}
+	errs := make([]error, len(later))
+	var wg sync.WaitGroup
+	free := make(chan struct{}, maxAwaited)
+	for n, i := range later {
+		if n == len(later)-1 {
+			errs[n] = r.sendAnew(ctx, ids[i], tag, b) // the calling goroutine waits in any case
+			break
+		}
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			errs[n] = r.sendAnew(ctx, ids[i], tag, b)
+		})
+	}
+	wg.Wait()
+	for n, err := range errs {
+		if err != nil {
+			failed = append(failed, &SendError{ids[later[n]], err})
+		}
+	}
+	return failed
+}
+
 // sendNow sends to a target whose flow is known and that has room. It reports whether the target
 // has accepted the message.
 func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool {
-	if r.deleting.Load() {
-		return false
-	}
 	f := r.c.cache.flow(id)
-	if f == nil {
+	if f == nil || r.deleting.Load() {
 		return false
 	}
 	if f.TrySend(r.id.Serial(), tag, b.Retain()) != nil {
@@ -103,35 +125,6 @@ func (r *Resource) sendNow(id resource.GID, tag uint64, b *buffers.Buffer) bool 
 		return false
 	}
 	return true
-}
-
-// sendEach sends to those of ids whose indexes are in some, at the same time, and returns those
-// that failed, in order.
-func (r *Resource) sendEach(ctx stdctx.Context, ids []resource.GID, some []int, tag uint64, b *buffers.Buffer) (failed SendErrors) {
-	errs := make([]error, len(some))
-	one := func(i int) {
-		errs[i] = r.sendAnew(ctx, ids[some[i]], tag, b)
-	}
-	var wg sync.WaitGroup
-	free := make(chan struct{}, maxAwaited)
-	for i := range some {
-		if i == len(some)-1 {
-			one(i) // the calling goroutine waits in any case
-			break
-		}
-		free <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-free }()
-			one(i)
-		})
-	}
-	wg.Wait()
-	for i, err := range errs {
-		if err != nil {
-			failed = append(failed, &SendError{ids[some[i]], err})
-		}
-	}
-	return failed
 }
 
 // sendAnew sends to a target with a reference of its own to b, and waits for room.

@@ -24,9 +24,7 @@ import (
 func fill(t testing.TB, c *context.Context, text string) *buffers.Buffer {
 	t.Helper()
 	b, err := c.Buffer(len(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copy(b.Bytes(), text)
 	return b
 }
@@ -47,7 +45,7 @@ func everywhere(t *testing.T) (sender *context.Context, targets map[string]*cont
 // itself. Within the process it is not copied.
 //
 // Promise (Sending): `SendAll` sends one buffer to all targets at once. A full, slow or dead target
-// delays no other, and the error names it. See also TestSendAllKilled.
+// delays no other, and the error names it. See also TestSendAllToFull.
 func TestSendAll(t *testing.T) {
 	sender, targets := everywhere(t)
 	from := register(t, sender, nil)
@@ -64,14 +62,9 @@ func TestSendAll(t *testing.T) {
 			text := strings.Repeat("0123456789", size/10)
 			b := fill(t, sender, text)
 			kept := b.Retain()
-			if err := from.SendAll(bg, ids, 5, b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, from.SendAll(bg, ids, 5, b))
 			for _, r := range all {
-				m, err := r.Recv(bg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := recv(t, r)
 				if string(m.Bytes()) != text || m.Tag() != 5 || m.From() != from.ID() {
 					t.Errorf("%d bytes with tag %d from %v, want %d", m.Len(), m.Tag(), m.From(), size)
 				}
@@ -94,12 +87,8 @@ func TestSendAll(t *testing.T) {
 func TestSendAllToNoneAndTwice(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
-	if err := r.SendAll(bg, nil, 0, fill(t, c, "none")); err != nil {
-		t.Error(err)
-	}
-	if err := r.SendAll(bg, []resource.GID{r.ID(), r.ID()}, 0, fill(t, c, "twice")); err != nil {
-		t.Error(err)
-	}
+	noErr(t, r.SendAll(bg, nil, 0, fill(t, c, "none")))
+	noErr(t, r.SendAll(bg, []resource.GID{r.ID(), r.ID()}, 0, fill(t, c, "twice")))
 	expect(t, r, "twice")
 	expect(t, r, "twice")
 	if n := c.Stats().Buffers.InUse; n != 0 {
@@ -113,9 +102,7 @@ func TestSendAllFails(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		from, one, two, gone := register(t, a, nil), register(t, b, nil), register(t, b, nil), register(t, a, nil)
-		if err := gone.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, gone.Close())
 		nobody := resource.MakeGID(1, 2, 3)
 		buf := fill(t, a, strings.Repeat("x", 5000))
 		for range 2 {
@@ -146,21 +133,15 @@ func TestSendAllFails(t *testing.T) {
 		if err := from.SendAll(bg, []resource.GID{nobody, nobody, nobody, nobody, nobody}, 0, buf); !errors.As(err, &one1) || one1.To != nobody || !strings.Contains(err.Error(), "and 2 more") {
 			t.Error(err)
 		}
-		if err := from.Send(bg, one.ID(), 0, buf); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.Send(bg, one.ID(), 0, buf))
 		m, err := one.Recv(bg)
 		if err != nil || m.Len() != 5000 {
 			t.Fatal(m, err)
 		}
 		m.Release()
-		if err := from.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.Close())
 		last := fill(t, a, "too late")
-		if err := from.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, last); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("from a closed resource: %v", err)
-		}
+		fails(t, from.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, last), dispatch.ErrClosed, "from a closed resource")
 		last.Release()
 	})
 }
@@ -205,14 +186,9 @@ func TestSendAllToFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Release()
-		if err := dies.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, dies.Close())
 		for {
-			m, err := full.Recv(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := recv(t, full)
 			tag := m.Tag()
 			m.Release()
 			if tag == 1 {
@@ -263,9 +239,7 @@ func TestSendAllToThousand(t *testing.T) {
 		const rounds = 3
 		for i := range rounds {
 			buf := fill(t, a, strings.Repeat(string(rune('a'+i)), 3000))
-			if err := from.SendAll(bg, ids, uint64(i), buf); err != nil {
-				t.Fatal(err)
-			}
+			must(t, from.SendAll(bg, ids, uint64(i), buf))
 		}
 		for _, r := range all {
 			for i := range rounds {
@@ -284,24 +258,14 @@ func TestSendAllToThousand(t *testing.T) {
 func TestSharedIsCopiedToWrite(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	one, two := register(t, c, nil), register(t, c, nil)
-	if err := one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := one.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := two.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")))
+	m := recv(t, one)
+	n := recv(t, two)
 	if &m.Bytes()[0] != &n.Bytes()[0] {
 		t.Error("there are two copies")
 	}
 	p, err := m.Writable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p[0] = 'J'
 	if string(n.Bytes()) != "hello" || string(m.Bytes()) != "Jello" {
 		t.Errorf("%q and %q", m.Bytes(), n.Bytes())
@@ -316,9 +280,7 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	// The same holds if the sender has kept the buffer, or has sent parts of one buffer.
 	b := fill(t, c, "hello world")
 	for _, part := range []*buffers.Buffer{b.Retain(), b.Slice(0, 5)} {
-		if err := one.Send(bg, two.ID(), 0, part); err != nil {
-			t.Fatal(err)
-		}
+		must(t, one.Send(bg, two.ID(), 0, part))
 		if m, err = two.Recv(bg); err != nil {
 			t.Fatal(err)
 		}
@@ -335,49 +297,4 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers are held", n)
 	}
-}
-
-// BenchmarkSendAll compares one buffer to many targets in the process with the same bytes sent to
-// each.
-func BenchmarkSendAll(b *testing.B) {
-	c := rocltest.Cluster(b, 1).Open(0)
-	var all []*context.Resource
-	var ids []resource.GID
-	for range 100 {
-		r, err := c.Register(bg, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
-		all, ids = append(all, r), append(ids, r.ID())
-	}
-	take := func() {
-		for _, r := range all {
-			m, err := r.Recv(bg)
-			if err != nil {
-				b.Fatal(err)
-			}
-			m.Release()
-		}
-	}
-	text := make([]byte, 64<<10)
-	b.Run("SendAll", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := all[0].SendAll(bg, ids, 0, fill(b, c, string(text))); err != nil {
-				b.Fatal(err)
-			}
-			take()
-		}
-	})
-	b.Run("SendBytes", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			for _, id := range ids {
-				if err := all[0].SendBytes(bg, id, 0, text); err != nil {
-					b.Fatal(err)
-				}
-			}
-			take()
-		}
-	})
 }

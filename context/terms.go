@@ -91,7 +91,7 @@ func (c *Context) follow(was directory.Terms, registered []string) {
 		if again = nil; c.lacking != "" {
 			again = time.After(time.Second)
 		}
-		addrs := c.addrs()
+		addrs := c.Addrs()
 		if slices.Equal(addrs, registered) {
 			continue
 		}

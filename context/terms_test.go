@@ -5,6 +5,7 @@ package context_test
 import (
 	stdctx "context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -69,9 +70,7 @@ func TestPlaces(t *testing.T) {
 func near(t *testing.T, s *directory.Server, opts ...context.Option) *context.Context {
 	t.Helper()
 	c, err := context.Open(bg, append([]context.Option{context.WithDirectory(s.Dialer())}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -201,22 +200,13 @@ func TestHostLater(t *testing.T) {
 	s.SetTerms(directory.Terms{Member: true, Host: "192.0.2.1"}) // not an address of this machine: the context goes on as before
 	s.SetTerms(directory.Terms{Member: true, Host: host})
 	eventually.True(t, "the directory has the new address", func() bool {
-		f, err := c.Lookup(bg, c.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for v := range f.Attrs.Values(context.AttrAddr) {
-			if strings.HasPrefix(string(v), "tcp://"+host+":") && slices.Contains(c.Addrs(), string(v)) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(registered(t, c), func(at string) bool {
+			return strings.HasPrefix(at, "tcp://"+host+":") && slices.Contains(c.Addrs(), at)
+		})
 	})
 	addr := c.Addrs()[len(c.Addrs())-1]
 	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nc.Close()
 	// A context that opens later listens there at once. If the host is not on this machine, the
 	// context opens without that port.
@@ -268,19 +258,15 @@ func TestClusterAddressMoves(t *testing.T) {
 	set("")
 	s.SetTerms(directory.Terms{Member: true, Host: old})
 	said := make(chan string, 100)
-	c := near(t, s, context.WithTransports(inproc.New(), moving{tcp.New(), &has}), context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	c := near(t, s, context.WithTransports(inproc.New(), moving{tcp.New(), &has}), says(said).option())
 	me := register(t, c, nil)
 	send(t, me, me.ID(), "local")
 	expect(t, me, "local")
 	at := func(host string) func() bool {
 		return func() bool {
-			f, err := c.Lookup(bg, c.ID())
-			if err != nil {
-				t.Fatal(err)
-			}
 			var hosts []string
-			for v := range f.Attrs.Values(context.AttrAddr) {
-				if u, err := url.Parse(string(v)); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
+			for _, at := range registered(t, c) {
+				if u, err := url.Parse(at); err == nil && u.Scheme == "tcp" && u.Hostname() != "127.0.0.1" {
 					hosts = append(hosts, u.Hostname())
 				}
 			}
@@ -334,11 +320,9 @@ func TestAddressesRefused(t *testing.T) {
 	s := directory.NewServer(directory.WithDatabase(db))
 	t.Cleanup(func() { s.Close() })
 	said := make(chan string, 100)
-	c := near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	c := near(t, s, says(said).option())
 	f, err := c.Lookup(bg, c.ID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
 		t.Fatal(err)
 	}
@@ -349,16 +333,8 @@ func TestAddressesRefused(t *testing.T) {
 			break
 		}
 	}
-	if _, err := db.Put(c.ID(), c.ID(), &f.Attrs); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "the directory has the new address", func() bool {
-		f, err := c.Lookup(bg, c.ID())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(f.Attrs.String(), "tcp://"+host+":")
-	})
+	must(t, errOf(db.Put(c.ID(), c.ID(), &f.Attrs)))
+	eventually.True(t, "the directory has the new address", func() bool { return strings.Contains(fmt.Sprint(registered(t, c)), "tcp://"+host+":") })
 }
 
 // Open says what is wrong with the settings of a member, if it would serve the directory. The
@@ -366,7 +342,7 @@ func TestAddressesRefused(t *testing.T) {
 func TestMemberFails(t *testing.T) {
 	dir := t.TempDir()
 	open := func(opts ...context.Option) error {
-		ctx, cancel := stdctx.WithTimeout(bg, eventually.Patience)
+		ctx, cancel := stdctx.WithTimeout(bg, eventually.Timeout)
 		defer cancel()
 		c, err := context.Open(ctx, append([]context.Option{context.WithSocket(filepath.Join(dir, "sock"))}, opts...)...)
 		if err == nil {
@@ -378,43 +354,29 @@ func TestMemberFails(t *testing.T) {
 	for name, m := range map[string]cluster.Member{
 		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}}, "nobody to join": {Bind: "127.0.0.1:0", Join: []string{"127.0.0.1"}},
 	} {
-		if err := open(context.WithMember(m)); !errors.Is(err, cluster.ErrConfig) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, open(context.WithMember(m)), cluster.ErrConfig, name)
 	}
 	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long", "ROCL_GROUP": "239.1.2.3", "ROCL_JOIN": "127.0.0.1:1"} {
 		t.Setenv(name, value)
-		if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
-			t.Errorf("%s=%s from the environment: %v", name, value, err)
-		}
+		fails(t, open(context.WithMember(cluster.Environment())), cluster.ErrConfig, "%s=%s from the environment", name, value)
 		os.Unsetenv(name)
 	}
 	t.Setenv("ROCL_BIND", missing.Bind)
 	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)
-	if err := open(context.WithMember(cluster.Environment())); !errors.Is(err, cluster.ErrConfig) {
-		t.Errorf("from the environment: %v", err)
-	}
+	fails(t, open(context.WithMember(cluster.Environment())), cluster.ErrConfig, "from the environment")
 	if err := open(); !errors.Is(err, cluster.ErrConfig) || !strings.Contains(err.Error(), "WithMember") {
 		t.Errorf("a program without WithMember where the environment describes a member: %v", err)
 	}
 	// If a directory serves already, the key is not needed, and the cluster is that of the
 	// directory.
 	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
-	if err := open(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, open())
 	t.Setenv("ROCL_CLUSTER", "red")
-	if err := open(); !errors.Is(err, context.ErrCluster) {
-		t.Errorf("from the environment: %v", err)
-	}
-	if err := open(context.WithCluster("blue")); err != nil {
-		t.Error(err)
-	}
+	fails(t, open(), context.ErrCluster, "from the environment")
+	noErr(t, open(context.WithCluster("blue")))
 }
 
 // A program without the settings of a member takes over a node's directory, and so takes the node
@@ -424,9 +386,9 @@ func TestClusterLost(t *testing.T) {
 	s := nodes(t, 1)[0]
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
 	said := make(chan string, 10)
-	near(t, s, context.WithLogger(slog.New(slog.NewTextHandler(says(said), nil))))
+	near(t, s, says(said).option())
 	s.SetTerms(directory.Terms{})
-	for end := time.After(eventually.Patience); ; {
+	for end := time.After(eventually.Timeout); ; {
 		select {
 		case line := <-said:
 			if strings.Contains(line, "has left its cluster") && strings.Contains(line, "cluster=blue") {
@@ -440,6 +402,10 @@ func TestClusterLost(t *testing.T) {
 
 // says is a writer that passes on what is logged.
 type says chan<- string
+
+func (s says) option() context.Option {
+	return context.WithLogger(slog.New(slog.NewTextHandler(s, nil)))
+}
 
 func (s says) Write(b []byte) (int, error) {
 	s <- string(b)

@@ -4,7 +4,7 @@ package context
 
 import (
 	"fmt"
-	"sync"
+	"maps"
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -61,7 +61,7 @@ func (r *Resource) flowNow(to resource.GID) (*dispatch.Flow, error) {
 	if f := c.cache.flow(to); f != nil {
 		return f, nil
 	}
-	if !c.lookups.has(to) {
+	if !c.isLookedUp(to) {
 		owner, isKnown, err := c.owner(to, false)
 		if err != nil {
 			return nil, &lookupError{err}
@@ -90,15 +90,9 @@ const maxLookups = 1024
 // asked again, because the target may exist by then.
 const lookupErrorFor = time.Second
 
-// pendingLookups are the targets for which goroutines ask the directory on behalf of calls that do
+// A pendingLookup is one target for which a goroutine asks the directory on behalf of calls that do
 // not wait. A flow goes into the cache. An error stays here until the next call for the target,
-// which ignores an error that is older than lookupErrorFor.
-type pendingLookups struct {
-	mu sync.Mutex
-	on map[resource.GID]*pendingLookup
-}
-
-// A pendingLookup is one target for which the directory is asked. pendingLookups.mu guards it.
+// which ignores an error that is older than lookupErrorFor. Context.mu guards it.
 type pendingLookup struct {
 	done time.Time    // when the goroutine ended with an error; zero before that
 	err  *lookupError // why no flow was found; set with done
@@ -107,12 +101,12 @@ type pendingLookup struct {
 // isOld reports whether the lookup has ended with an error that is not returned any more.
 func (a *pendingLookup) isOld() bool { return !a.done.IsZero() && time.Since(a.done) > lookupErrorFor }
 
-// has reports whether the directory is asked for a target, or has just answered with an error that
-// no call has returned.
-func (a *pendingLookups) has(to resource.GID) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	was := a.on[to]
+// isLookedUp reports whether the directory is asked for a target, or has just answered with an
+// error that no call has returned.
+func (c *Context) isLookedUp(to resource.GID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.lookups[to]
 	return was != nil && !was.isOld()
 }
 
@@ -120,36 +114,26 @@ func (a *pendingLookups) has(to resource.GID) bool {
 // running. It returns the error of an earlier lookup for that resource, once, if the error is not
 // old.
 func (c *Context) startLookup(to resource.GID, doubt bool) error {
-	a := &c.lookups
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if was := a.on[to]; was != nil && !was.isOld() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if was := c.lookups[to]; was != nil && !was.isOld() {
 		if was.done.IsZero() {
 			return nil
 		}
-		delete(a.on, to)
+		delete(c.lookups, to)
 		return was.err
 	}
-	if len(a.on) >= maxLookups {
-		for id, was := range a.on {
-			if !was.done.IsZero() {
-				delete(a.on, id)
-			}
-		}
-		if len(a.on) >= maxLookups {
-			return nil // a later call asks
-		}
+	if len(c.lookups) >= maxLookups {
+		maps.DeleteFunc(c.lookups, func(_ resource.GID, was *pendingLookup) bool { return !was.done.IsZero() })
 	}
-	now := new(pendingLookup)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing {
+	switch {
+	case len(c.lookups) >= maxLookups:
+		return nil // a later call asks
+	case c.closing:
 		return &lookupError{dispatch.ErrClosed}
 	}
-	if a.on == nil {
-		a.on = map[resource.GID]*pendingLookup{}
-	}
-	a.on[to] = now
+	now := new(pendingLookup)
+	c.lookups[to] = now
 	c.goroutines.Go(func() { c.runLookup(to, doubt, now) })
 	return nil
 }
@@ -161,11 +145,10 @@ func (c *Context) runLookup(to resource.GID, doubt bool, now *pendingLookup) {
 	if c.life.Err() != nil {
 		err = dispatch.ErrClosed
 	}
-	a := &c.lookups
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err == nil {
-		delete(a.on, to)
+		delete(c.lookups, to)
 		return
 	}
 	now.done, now.err = time.Now(), &lookupError{err}

@@ -18,9 +18,7 @@ import (
 func trySend(t *testing.T, r *context.Resource, to resource.GID) (err error) {
 	t.Helper()
 	b, err := r.Context().Buffer(10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	eventually.True(t, "TrySend needs no credit", func() bool {
 		err = r.TrySend(to, 7, b)
 		return err != dispatch.ErrFull
@@ -37,9 +35,7 @@ func TestTrySendAsks(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...context.Option) *context.Context) {
 		a, b := open(), open()
 		me, you := register(t, a, nil), register(t, b, nil)
-		if err := trySend(t, me, you.ID()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, trySend(t, me, you.ID()))
 		m, err := you.Recv(bg)
 		if err != nil || m.Tag() != 7 {
 			t.Fatal(m, err)
@@ -59,19 +55,13 @@ func TestTrySendAsks(t *testing.T) {
 		// Another resource of the same context gets its message at once.
 		other := register(t, b, nil)
 		p, err := a.Buffer(10)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := me.TrySend(other.ID(), 7, p); err != nil {
-			t.Error(err)
-		}
+		must(t, err)
+		noErr(t, me.TrySend(other.ID(), 7, p))
 		if m, err = other.Recv(bg); err != nil {
 			t.Fatal(err)
 		}
 		m.Release()
-		if err := you.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, you.Close())
 		eventually.True(t, "the end is known", func() bool { // until then a send may be accepted
 			err = trySend(t, me, you.ID())
 			return err != nil
@@ -79,12 +69,8 @@ func TestTrySendAsks(t *testing.T) {
 		if !errors.Is(err, dispatch.ErrGone) {
 			t.Errorf("a resource that was deleted: %v", err)
 		}
-		if err := me.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := trySend(t, me, other.ID()); !errors.Is(err, dispatch.ErrClosed) {
-			t.Errorf("from a deleted resource: %v", err)
-		}
+		must(t, me.Close())
+		fails(t, trySend(t, me, other.ID()), dispatch.ErrClosed, "from a deleted resource")
 	})
 }
 
@@ -97,9 +83,7 @@ func TestTrySendOldError(t *testing.T) {
 	s.now.Attach(o)
 	me, there := register(t, c, nil), resource.MakeGID(c.ID().Node()+1, 1, 1)
 	b, err := c.Buffer(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Release()
 	if err := me.TrySend(there, 0, b); err != dispatch.ErrFull {
 		t.Fatal(err)
@@ -108,9 +92,7 @@ func TestTrySendOldError(t *testing.T) {
 	if err := me.TrySend(there, 0, b); err != dispatch.ErrFull {
 		t.Error("an old error:", err)
 	}
-	if err := trySend(t, me, there); !errors.Is(err, directory.ErrPartial) {
-		t.Error(err)
-	}
+	fails(t, trySend(t, me, there), directory.ErrPartial)
 }
 
 // Calls that do not wait, to very many targets, keep a limited number of questions.
@@ -118,19 +100,13 @@ func TestTrySendToMany(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me := register(t, c, nil)
 	b, err := c.Buffer(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Release()
 	for i := range uint32(10_000) {
 		if err := me.TrySend(resource.MakeGID(1, 2, i+1), 0, b); err != dispatch.ErrFull {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := me.TrySend(resource.MakeGID(1, 2, 1), 0, b); !errors.Is(err, dispatch.ErrClosed) {
-		t.Errorf("as the context has been closed: %v", err)
-	}
+	noErr(t, c.Close())
+	fails(t, me.TrySend(resource.MakeGID(1, 2, 1), 0, b), dispatch.ErrClosed, "as the context has been closed")
 }

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -59,9 +58,7 @@ func TestUnique(t *testing.T) {
 		if _, err := cs[0].Find(bg, resource.Match{"job": fmt.Sprint(round), context.AttrKind: "claim"}); n != 1 || !errors.Is(err, directory.ErrNotFound) {
 			t.Error(n, err)
 		}
-		if _, err := cs[1].Register(bg, role, context.Unique("role", "job")); !errors.Is(err, directory.ErrExists) {
-			t.Error("there is one already:", err)
-		}
+		fails(t, errOf(cs[1].Register(bg, role, context.Unique("role", "job"))), directory.ErrExists, "there is one already")
 		if r, err := cs[1].Register(bg, role, context.Unique("by")); err != nil {
 			t.Error("other values:", err)
 		} else if r.Close(); round == 0 {
@@ -79,80 +76,45 @@ func TestUniqueFails(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s)
 	a := resource.Attrs{"role": "master"}
-	if _, err := c.Register(bg, a, context.Unique("name")); !errors.Is(err, directory.ErrIncomplete) {
-		t.Error("without the attribute:", err)
-	}
+	fails(t, errOf(c.Register(bg, a, context.Unique("name"))), directory.ErrIncomplete, "without the attribute")
 	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
 	// one.
 	claim, err := resource.NewPattern(resource.Attrs{"role": "master", context.AttrKind: "claim"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
-	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	ctx, cancel := stdctx.WithCancel(bg)
 	done := make(chan error)
+	claims := func(n int) func() bool {
+		return func() bool { return len(all(t, c.FindAll(bg, resource.Match{context.AttrKind: "claim"}))) == n }
+	}
 	begin := func(ctx stdctx.Context) {
 		go func() {
 			_, err := c.Register(ctx, a, context.Unique("role"))
 			done <- err
 		}()
-		eventually.True(t, "there are two claims", func() bool {
-			n := 0
-			for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
-				n++
-			}
-			return n == 2
-		})
+		eventually.True(t, "there are two claims", claims(2))
 	}
 	begin(ctx)
 	cancel()
-	if err := <-done; !errors.Is(err, stdctx.Canceled) {
-		t.Error(err)
-	}
-	eventually.True(t, "its claim goes", func() bool {
-		n := 0
-		for range c.FindAll(bg, resource.Match{context.AttrKind: "claim"}) {
-			n++
-		}
-		return n == 1
-	})
+	fails(t, <-done, stdctx.Canceled)
+	eventually.True(t, "its claim goes", claims(1))
 	begin(bg)
-	if err := s.Database().Delete(high); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error("the other one gave up:", err)
-	}
+	must(t, s.Database().Delete(high))
+	noErr(t, <-done, "the other one gave up")
 	a = resource.Attrs{"role": "slave"}
 	claim, _ = resource.NewPattern(resource.Attrs{"role": "slave", context.AttrKind: "claim"})
-	if _, err := s.Database().Put(high, high.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	begin(bg)
-	if _, err := s.Database().Put(low, low.Context(), claim); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; !errors.Is(err, directory.ErrExists) {
-		t.Error("a lower one has come:", err)
-	}
-	if err := s.Database().Delete(low); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Database().Put(low, low.Context(), claim)))
+	fails(t, <-done, directory.ErrExists, "a lower one has come")
+	must(t, s.Database().Delete(low))
 	begin(bg)
 	it, _ := resource.NewPattern(resource.Attrs{"role": "slave"})
-	if _, err := s.Database().Update(high, 0, it); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; !errors.Is(err, directory.ErrExists) {
-		t.Error("the higher one has become a resource:", err)
-	}
+	must(t, errOf(s.Database().Update(high, 0, it)))
+	fails(t, <-done, directory.ErrExists, "the higher one has become a resource")
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
-	if _, err := c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role")); !errors.Is(err, directory.ErrPartial) {
-		t.Error("not everybody was asked:", err)
-	}
+	fails(t, errOf(c.Register(bg, resource.Attrs{"role": "other"}, context.Unique("role"))), directory.ErrPartial, "not everybody was asked")
 }
 
 // SendToAll reaches all resources that match, with one buffer, and skips those that are gone.
@@ -166,28 +128,18 @@ func TestSendToAll(t *testing.T) {
 	}
 	lost := b.ID().WithSerial(1 << 20)
 	l, _ := resource.NewPattern(resource.Attrs{"role": "worker"})
-	if _, err := s.Database().Put(lost, b.ID(), l); err != nil {
-		t.Fatal(err)
-	}
-	buffer := func() *buffers.Buffer {
-		buf, err := a.Buffer(2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		copy(buf.Bytes(), "go")
-		return buf
-	}
-	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buffer()); n != 3 || err != nil {
+	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
+	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, fill(t, a, "go")); n != 3 || err != nil {
 		t.Error(n, err)
 	}
 	for _, r := range all {
 		expect(t, r, "go")
 	}
-	if n, err := from.SendToAll(bg, resource.Match{"role": "none"}, 1, buffer()); n != 0 || err != nil {
+	if n, err := from.SendToAll(bg, resource.Match{"role": "none"}, 1, fill(t, a, "go")); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
-	buf := buffer()
+	buf := fill(t, a, "go")
 	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, buf); n != 3 || !errors.Is(err, directory.ErrPartial) {
 		t.Error(n, err)
 	}

@@ -73,49 +73,41 @@ func encode[T any](ctx stdctx.Context, c *Context, v *T, cs []codec.Codec[T]) (*
 	if own == nil {
 		size = codec.Size(v)
 	}
-	b, err := c.disp.BufferWait(ctx, size)
+	guess, err := c.disp.BufferWait(ctx, size)
 	if err != nil {
 		return nil, err
 	}
-	if err = b.Resize(b.Cap()); err != nil {
-		b.Release()
+	held := guess // released in the end, also if a codec of the program panics
+	defer func() {
+		if held != nil {
+			held.Release()
+		}
+	}()
+	if err := guess.Resize(guess.Cap()); err != nil {
 		return nil, err
 	}
-	mem := b.Bytes()
+	mem := guess.Bytes()
 	var p []byte
 	if own == nil {
 		p, err = codec.Append(mem[:0], v)
 	} else {
-		p, err = appendOwn(b, mem[:0], *v, own)
+		p, err = own.Append(mem[:0], *v)
 	}
-	if err == nil && (len(p) == 0 || &p[0] == &mem[0] && len(p) <= len(mem)) {
-		if err = b.Resize(len(p)); err == nil {
-			return b, nil
-		}
-	}
-	b.Release()
 	if err != nil {
 		return nil, err
 	}
+	if len(p) == 0 || &p[0] == &mem[0] && len(p) <= len(mem) {
+		held = nil
+		return guess, guess.Resize(len(p))
+	}
 	// The payload is longer than the guess.
-	if b, err = c.disp.BufferWait(ctx, len(p)); err != nil {
+	guess.Release()
+	held = nil
+	b, err := c.disp.BufferWait(ctx, len(p))
+	if err != nil {
 		return nil, err
 	}
 	copy(b.Bytes(), p)
 	c.disp.CountCopy(len(p))
 	return b, nil
-}
-
-// appendOwn appends v to p with a codec of the program. p lies in b. If the codec panics, appendOwn
-// releases b.
-func appendOwn[T any](b *buffers.Buffer, p []byte, v T, c codec.Codec[T]) (out []byte, err error) {
-	done := false
-	defer func() {
-		if !done {
-			b.Release()
-		}
-	}()
-	out, err = c.Append(p, v)
-	done = true
-	return out, err
 }

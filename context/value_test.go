@@ -47,13 +47,8 @@ type report struct {
 // passes sends v from one resource to the other and compares what arrives.
 func passes[T any](t *testing.T, from, to *context.Resource, v T, c ...codec.Codec[T]) {
 	t.Helper()
-	if err := context.SendValue(bg, from, to.ID(), 7, v, c...); err != nil {
-		t.Fatal(err)
-	}
-	m, err := to.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, context.SendValue(bg, from, to.ID(), 7, v, c...))
+	m := recv(t, to)
 	got, err := context.Value(m, c...)
 	m.Release()
 	if err != nil || !reflect.DeepEqual(got, v) {
@@ -90,9 +85,7 @@ func TestValue(t *testing.T) {
 // context's messages be acknowledged.
 func held(t *testing.T, c *context.Context) int64 {
 	t.Helper()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	noErr(t, c.Close())
 	return c.Stats().Buffers.InUse
 }
 
@@ -111,10 +104,7 @@ func TestNoValue(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
 	send(t, r, r.ID(), "some text")
-	m, err := r.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := recv(t, r)
 	if v, err := context.Value[sample](m); !errors.Is(err, codec.ErrValue) || v != (sample{}) {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -129,17 +119,11 @@ func TestNoValue(t *testing.T) {
 	}
 	m.Release()
 
-	if err := context.SendValue(bg, r, r.ID(), 0, make(chan int)); !errors.Is(err, codec.ErrValue) {
-		t.Errorf("a channel: %v", err)
-	}
+	fails(t, context.SendValue(bg, r, r.ID(), 0, make(chan int)), codec.ErrValue, "a channel")
 	two := []codec.Codec[int]{asJSON[int]{}, asJSON[int]{}}
-	if err := context.SendValue(bg, r, r.ID(), 0, 1, two...); !errors.Is(err, codec.ErrValue) {
-		t.Errorf("two codecs: %v", err)
-	}
+	fails(t, context.SendValue(bg, r, r.ID(), 0, 1, two...), codec.ErrValue, "two codecs")
 	odd := errors.New("odd")
-	if err := context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{odd, nil})); !errors.Is(err, odd) {
-		t.Errorf("a codec that fails: %v", err)
-	}
+	fails(t, context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{odd, nil})), odd, "a codec that fails")
 	func() {
 		defer func() {
 			if recover() != odd {
@@ -148,12 +132,8 @@ func TestNoValue(t *testing.T) {
 		}()
 		_ = context.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{nil, odd}))
 	}()
-	if err := context.SendValue(bg, r, resource.GID{}, 0, sample{}); !errors.Is(err, dispatch.ErrGone) {
-		t.Errorf("to no target: %v", err)
-	}
-	if _, err := r.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
-		t.Errorf("something was sent: %v", err)
-	}
+	fails(t, context.SendValue(bg, r, resource.GID{}, 0, sample{}), dispatch.ErrGone, "to no target")
+	fails(t, errOf(r.TryRecv()), dispatch.ErrEmpty, "something was sent")
 	b, err := context.EncodeValue(bg, c, sample{At: 1})
 	if err != nil || b.Len() == 0 {
 		t.Fatal(err)
@@ -169,21 +149,14 @@ func TestNilCodec(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := register(t, c, nil)
 	var none codec.Codec[sample]
-	if err := context.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none); err != nil {
-		t.Fatal(err)
-	}
-	m, err := r.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, context.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none))
+	m := recv(t, r)
 	defer m.Release()
 	if v, err := context.Value(m, none); v != (sample{At: 1}) || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	b, err := context.EncodeValue(bg, c, sample{At: 1}, none)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer b.Release()
 	if !bytes.Equal(b.Bytes(), m.Bytes()) {
 		t.Errorf("%q, want %q", b.Bytes(), m.Bytes())
@@ -218,24 +191,15 @@ func TestValueWaitsForMemory(t *testing.T) {
 	ended, end := stdctx.WithCancelCause(bg)
 	why := errors.New("why")
 	end(why)
-	if err := context.SendValue(ended, r, r.ID(), 0, big); !errors.Is(err, why) {
-		t.Errorf("without memory: %v", err)
-	}
+	fails(t, context.SendValue(ended, r, r.ID(), 0, big), why, "without memory")
 	sent := make(chan error, 1)
 	go func() { sent <- context.SendValue(bg, r, r.ID(), 0, big) }()
 	for _, b := range all {
 		b.Release()
 	}
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
-	if err := context.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)); !errors.Is(err, buffers.ErrTooLarge) {
-		t.Errorf("more than there is: %v", err)
-	}
-	m, err := r.Recv(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noErr(t, <-sent)
+	fails(t, context.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)), buffers.ErrTooLarge, "more than there is")
+	m := recv(t, r)
 	m.Release()
 }
 
@@ -245,22 +209,15 @@ func TestValueAllocations(t *testing.T) {
 	r := register(t, c, nil)
 	v, p := sample{At: 5}, make([]byte, 57)
 	recv := func() *dispatch.Message {
-		m, err := r.Recv(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := recv(t, r)
 		return m
 	}
 	bare := testing.AllocsPerRun(1000, func() {
-		if err := r.SendBytes(bg, r.ID(), 0, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.SendBytes(bg, r.ID(), 0, p))
 		recv().Release()
 	})
 	n := testing.AllocsPerRun(1000, func() {
-		if err := context.SendValue(bg, r, r.ID(), 0, v); err != nil {
-			t.Fatal(err)
-		}
+		must(t, context.SendValue(bg, r, r.ID(), 0, v))
 		m := recv()
 		got, err := context.Value[sample](m)
 		m.Release()
@@ -270,66 +227,5 @@ func TestValueAllocations(t *testing.T) {
 	})
 	if n > bare {
 		t.Errorf("%v allocations, and %v for the bytes", n, bare)
-	}
-}
-
-// BenchmarkValue measures a value there and back within one goroutine, beside the same bytes
-// without a format.
-func BenchmarkValue(b *testing.B) {
-	for _, name := range []string{"inproc", "tcp", "shm"} {
-		bench := func(what string, once func(from, to *context.Resource) error) {
-			b.Run(name+"/"+what, func(b *testing.B) {
-				cl := rocltest.Cluster(b, 1)
-				opts := transports[name]
-				if name == "shm" {
-					opts = []context.Option{context.WithTransports(shm.New())}
-				}
-				x, y := cl.Open(0, opts...), cl.Open(0, opts...)
-				from, err := x.Register(bg, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				to, err := y.Register(bg, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.ReportAllocs()
-				for b.Loop() {
-					if err := once(from, to); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
-		p := make([]byte, 57)
-		bench("SendBytes", func(from, to *context.Resource) error {
-			if err := from.SendBytes(bg, to.ID(), 0, p); err != nil {
-				return err
-			}
-			m, err := to.Recv(bg)
-			if err == nil {
-				m.Release()
-			}
-			return err
-		})
-		bench("raw", benchValue(sample{At: 1}))
-		bench("slice", benchValue(make([]float64, 1000)))
-		bench("CBOR", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}))
-		bench("JSON", benchValue(report{"name", []sample{{}, {}}, map[string]int{"a": 1}}, codec.Codec[report](asJSON[report]{})))
-	}
-}
-
-func benchValue[T any](v T, c ...codec.Codec[T]) func(from, to *context.Resource) error {
-	return func(from, to *context.Resource) error {
-		if err := context.SendValue(bg, from, to.ID(), 0, v, c...); err != nil {
-			return err
-		}
-		m, err := to.Recv(bg)
-		if err != nil {
-			return err
-		}
-		_, err = context.Value(m, c...)
-		m.Release()
-		return err
 	}
 }

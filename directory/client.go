@@ -50,7 +50,7 @@ const leaveTime = time.Second
 // offers that again to the next server when the present one ends. Operations wait meanwhile, until
 // their contexts end. All methods may be called concurrently.
 //
-// No goroutine holds the mutexes of a Client and of its lifeConn at the same time.
+// No goroutine holds the mutexes of a Client and of its registrationConn at the same time.
 type Client struct {
 	dial  Dialer
 	serve func(context.Context) error // see WithServe; nil if the client never serves
@@ -62,11 +62,11 @@ type Client struct {
 	terms   atomic.Pointer[Terms]
 	onTerms func(Terms)
 
-	life    context.Context // ends when Close is done with the server; end ends it
-	end     context.CancelFunc
-	busy    sync.WaitGroup                // goroutines of the client; Close waits for them
-	finish  func(self resource.GID) error // stops serving when the client closes; may be nil
-	serving func() *Server                // the server if it serves in this process, else nil; may be nil
+	lifetime context.Context // ends when Close is done with the server; end ends it
+	end      context.CancelFunc
+	busy     sync.WaitGroup                // goroutines of the client; Close waits for them
+	finish   func(self resource.GID) error // stops serving when the client closes; may be nil
+	serving  func() *Server                // the server if it serves in this process, else nil; may be nil
 
 	presence node.Presence // used by the goroutine that joins, then by Close
 	isHidden bool          // presence could not be shown; used by the goroutine that joins
@@ -77,10 +77,10 @@ type Client struct {
 	noIndex               bool // the index is never used
 	fromIndex, fromSocket atomic.Uint64
 
-	mu     sync.Mutex // guards the following fields and lifeConn.asked
+	mu     sync.Mutex // guards the following fields and registrationConn.asked
 	closed bool
 	owned  map[resource.GID]*own // what is offered to the next server
-	conn   *lifeConn             // nil while there is none
+	conn   *registrationConn     // nil while there is none
 	joined chan struct{}         // closed when conn is set; only lost replaces it
 	idle   []*askConn            // ask connections that are not in use
 }
@@ -93,15 +93,13 @@ func Join(ctx context.Context, dial Dialer, opts ...ClientOption) (*Client, erro
 			o(c)
 		}
 	}
-	c.life, c.end = context.WithCancel(context.Background())
+	c.lifetime, c.end = context.WithCancel(context.Background())
 	for try := 0; ; try++ {
 		lc, err := c.join(ctx, nil)
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil && try < 50 {
 			if err = c.serve(ctx); errors.Is(err, ErrInUse) {
 				// Another process has the lock and will listen in a moment.
-				if err = sleep(ctx, time.Duration(try+1)*time.Millisecond); err == nil {
-					continue
-				}
+				err = sleep(ctx, time.Duration(try+1)*time.Millisecond)
 			}
 			if err == nil {
 				continue
@@ -139,9 +137,9 @@ func (c *Client) Node() resource.NodeID { return c.self.Node() }
 // Terms returns the present terms of linking. The caller must not change them.
 func (c *Client) Terms() Terms { return *c.terms.Load() }
 
-// current returns the life connection and waits while there is none. ErrNoDirectory says that ctx
-// has ended first.
-func (c *Client) current(ctx context.Context) (*lifeConn, error) {
+// current returns the registration connection and waits while there is none. ErrNoDirectory says
+// that ctx has ended first.
+func (c *Client) current(ctx context.Context) (*registrationConn, error) {
 	for {
 		c.mu.Lock()
 		lc, joined, closed := c.conn, c.joined, c.closed
@@ -156,7 +154,7 @@ func (c *Client) current(ctx context.Context) (*lifeConn, error) {
 		case <-joined:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrNoDirectory, context.Cause(ctx))
-		case <-c.life.Done():
+		case <-c.lifetime.Done():
 			return nil, ErrClosed
 		}
 	}

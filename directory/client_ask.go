@@ -51,7 +51,7 @@ func (c *Client) borrow(ctx context.Context, kind byte) (*askConn, error) {
 		if errors.Is(err, ErrUntrusted) {
 			return nil, err
 		}
-		// The server is ending: wait until the life connection has ended too.
+		// The server is ending: wait until the registration connection has ended too.
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
@@ -86,27 +86,35 @@ func (a *askConn) ask(ctx context.Context, typ byte, body func(*wire.Builder)) (
 // exchange sends one question over a and returns the body of its answer, which must be of type
 // want. The body is valid until the next call.
 func (a *askConn) exchange(ctx context.Context, typ, want byte, body func(*wire.Builder)) ([]byte, error) {
-	if ctx.Err() != nil { // nothing is sent
-		return nil, context.Cause(ctx)
-	}
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
-		defer stop()
-	}
-	if err := a.sendQuestion(typ, body); err != nil {
-		return nil, endedBy(ctx, err)
+	defer a.endWith(ctx)()
+	if err := a.sendQuestion(ctx, typ, body); err != nil {
+		return nil, err
 	}
 	return a.readAnswer(ctx, want)
 }
 
-// sendQuestion sends a question over a.
-func (a *askConn) sendQuestion(typ byte, body func(*wire.Builder)) error {
+// endWith ends what a reads and writes when ctx ends, until stop is called.
+func (a *askConn) endWith(ctx context.Context) (stop func() bool) {
+	if ctx.Done() == nil {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
+}
+
+// sendQuestion sends a question over a, unless ctx has ended.
+func (a *askConn) sendQuestion(ctx context.Context, typ byte, body func(*wire.Builder)) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	a.n++
 	a.c.Begin(typ, a.n)
 	if body != nil {
 		body(&a.c.Builder)
 	}
-	return a.c.Send()
+	if err := a.c.Send(); err != nil {
+		return endedBy(ctx, err)
+	}
+	return nil
 }
 
 // endedBy returns why a connection has failed: the cause of ctx if ctx has ended, else errLost.

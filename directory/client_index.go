@@ -18,9 +18,9 @@ import (
 
 // A context can find resources of its node without asking the server. The server makes an index of
 // its database (package index) when the first context asks for it, and hands a descriptor to each
-// context that asks. A context uses an index only as long as its life connection to the server that
-// made it. So a context never waits for what its server did not live to write. If the index cannot
-// tell, the context asks the server over the socket.
+// context that asks. A context uses an index only as long as its registration connection to the
+// server that made it. So a context never waits for what its server did not live to write. If the
+// index cannot tell, the context asks the server over the socket.
 
 const (
 	// indexAfter is the number of questions over the socket after which a context asks for the
@@ -67,10 +67,10 @@ func (c *Client) countQuestion() {
 }
 
 // openIndex fetches the index of the server that lc leads to. The client uses it until lc ends.
-func (c *Client) openIndex(lc *lifeConn) {
+func (c *Client) openIndex(lc *registrationConn) {
 	r, err := c.fetchIndex()
 	if err != nil {
-		if c.life.Err() == nil && !errors.Is(err, errNotUnix) {
+		if c.lifetime.Err() == nil && !errors.Is(err, errNotUnix) {
 			// Cause: the program cannot map the index; questions are slower.
 			c.log.Info("directory: all questions go over the socket", "err", err)
 		}
@@ -88,7 +88,7 @@ func (c *Client) openIndex(lc *lifeConn) {
 // fetchIndex asks for the index over a connection of its own and maps it. errNotUnix says that the
 // directory is not reached over a Unix socket.
 func (c *Client) fetchIndex() (*index.Reader, error) {
-	nc, err := c.dial(c.life)
+	nc, err := c.dial(c.lifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (c *Client) fetchIndex() (*index.Reader, error) {
 	if !ok {
 		return nil, errNotUnix
 	}
-	stop := context.AfterFunc(c.life, func() { nc.Close() })
+	stop := context.AfterFunc(c.lifetime, func() { nc.Close() })
 	defer stop()
 	_ = nc.SetDeadline(time.Now().Add(indexTime))
 	if _, err := nc.Write(wire.Greeting(wire.KindIndex)); err != nil {

@@ -18,7 +18,7 @@ import (
 
 // Protocol: A takeover
 //
-// If the life connection ends, another process serves the node, or will in a moment. The client
+// If the registration connection ends, another process serves the node, or will soon. The client
 //
 // 1. connects again, every 1 to 50 ms, and sends `join` with its identifier and token, and
 //    `offers`, the number of its resources that the last server has acknowledged;
@@ -30,9 +30,9 @@ import (
 // the file is another one. A new server denies nothing until each context with a lock has offered
 // all, or was silent for 2 s, and for 30 s at most.
 
-// join makes one life connection. It announces that the resources of offers, which is called once
-// there is a server, will be offered over it; nil means none.
-func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error) {
+// join makes one registration connection. It announces that the resources of offers, which is
+// called once there is a server, will be offered over it; nil means none.
+func (c *Client) join(ctx context.Context, offers func() int) (*registrationConn, error) {
 	nc, err := c.dial(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -54,13 +54,13 @@ func (c *Client) join(ctx context.Context, offers func() int) (*lifeConn, error)
 		}
 		return nil, fmt.Errorf("directory: joining: %w", err)
 	}
-	return newLifeConn(k), nil
+	return newRegistrationConn(k), nil
 }
 
 // sendJoin sends the greeting, then what join announces.
 func (c *Client) sendJoin(k *wire.Conn, offers func() int) error {
 	// The greeting goes first: from then on the server waits for the offer.
-	_, err := k.Conn.Write(wire.Greeting(wire.KindLife))
+	_, err := k.Conn.Write(wire.Greeting(wire.KindRegistration))
 	k.Begin(wire.MsgJoin, 0)
 	k.GID(c.self)
 	k.Append(c.token[:])
@@ -136,7 +136,7 @@ func (c *Client) takeTerms(p wire.Parser) error {
 // was offered over lc, publish returns these identifiers instead: the server must forget them
 // first. open is false when the client was closed meanwhile; Close does not wait for a connection
 // that it has not seen.
-func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID, open bool) {
+func (c *Client) publish(lc *registrationConn, offered []offered) (forget []resource.GID, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -158,7 +158,7 @@ func (c *Client) publish(lc *lifeConn, offered []offered) (forget []resource.GID
 // lost forgets lc, which has ended, and everything that leads to its server. It reports whether the
 // client is closed. Only the first call for lc makes a new joined channel: callers of current
 // already wait on it when the second call comes.
-func (c *Client) lost(lc *lifeConn) (closed bool) {
+func (c *Client) lost(lc *registrationConn) (closed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == lc {
@@ -172,9 +172,9 @@ func (c *Client) lost(lc *lifeConn) (closed bool) {
 	return c.closed
 }
 
-// keepJoined reads the life connection and replaces it when it ends. It runs in a goroutine of its
-// own until the client is closed.
-func (c *Client) keepJoined(lc *lifeConn) {
+// keepJoined reads the registration connection and replaces it when it ends. It runs in a goroutine
+// of its own until the client is closed.
+func (c *Client) keepJoined(lc *registrationConn) {
 	for {
 		c.readAnswers(lc)
 		if closed := c.lost(lc); closed {
@@ -191,7 +191,7 @@ func (c *Client) keepJoined(lc *lifeConn) {
 }
 
 // readAnswers reads answers from lc until the connection ends.
-func (c *Client) readAnswers(lc *lifeConn) {
+func (c *Client) readAnswers(lc *registrationConn) {
 	for {
 		m, err := lc.c.ReadMessage()
 		if err == nil && m.Type == wire.MsgTerms {
@@ -213,21 +213,21 @@ func (c *Client) readAnswers(lc *lifeConn) {
 
 // rejoin joins the next server, or becomes it, and offers what the context owns. It returns nil
 // when the client is closed.
-func (c *Client) rejoin() *lifeConn {
+func (c *Client) rejoin() *registrationConn {
 	backoff := time.Millisecond
 	lastProblem := "" // the one that was logged last
 	for {
 		var all []offered
-		lc, err := c.join(c.life, func() int {
+		lc, err := c.join(c.lifetime, func() int {
 			all = c.owns()
 			return len(all)
 		})
 		if errors.Is(err, ErrNoDirectory) && c.serve != nil {
-			serveErr := c.serve(c.life)
+			serveErr := c.serve(c.lifetime)
 			if serveErr == nil {
 				continue
 			}
-			if text := serveErr.Error(); text != lastProblem && !errors.Is(serveErr, ErrInUse) && c.life.Err() == nil {
+			if text := serveErr.Error(); text != lastProblem && !errors.Is(serveErr, ErrInUse) && c.lifetime.Err() == nil {
 				lastProblem = text
 				// Cause: no process serves, and this one cannot. Remedy: correct `err`, or start a
 				// daemon.
@@ -249,11 +249,11 @@ func (c *Client) rejoin() *lifeConn {
 				return nil // the client was closed meanwhile
 			}
 		}
-		if c.life.Err() != nil {
+		if c.lifetime.Err() != nil {
 			return nil
 		}
 		c.log.Debug("directory: joining again", "err", err)
-		if sleep(c.life, backoff/2+rand.N(backoff)) != nil {
+		if sleep(c.lifetime, backoff/2+rand.N(backoff)) != nil {
 			return nil
 		}
 		backoff = min(backoff*2, 50*time.Millisecond)
@@ -285,8 +285,8 @@ func (c *Client) owns() []offered {
 // offer registers all, the resources that the context owned before it joined, with a new server.
 // Then operations may use lc. Before that, the server learns which of them were deleted meanwhile.
 // open is false if the client was closed meanwhile.
-func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
-	stop := context.AfterFunc(c.life, func() { lc.c.Close() })
+func (c *Client) offer(lc *registrationConn, all []offered) (open bool, err error) {
+	stop := context.AfterFunc(c.lifetime, func() { lc.c.Close() })
 	defer stop()
 	err = c.sendAll(lc, len(all), func(b *wire.Builder, i int) {
 		b.Begin(wire.MsgRegister, uint64(i))
@@ -314,7 +314,7 @@ func (c *Client) offer(lc *lifeConn, all []offered) (open bool, err error) {
 
 // sendAll writes n messages in a goroutine of its own, reads their answers meanwhile, and returns
 // when both have ended.
-func (c *Client) sendAll(lc *lifeConn, n int, message func(b *wire.Builder, i int)) error {
+func (c *Client) sendAll(lc *registrationConn, n int, message func(b *wire.Builder, i int)) error {
 	wrote := make(chan error, 1)
 	go func() {
 		w := wire.NewConn(lc.c.Conn)

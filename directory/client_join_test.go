@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"io"
 	"net"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -49,46 +49,31 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 			return &stalling{Conn: nc, reach: func() {
 				go func() { closed <- c.Close() }()
 				if early {
-					<-c.life.Done()
+					<-c.lifetime.Done()
 				}
 			}}, nil
 		}
-		c, err := Join(t.Context(), dial)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
-			t.Fatal(err)
-		}
+		c = must.Get(Join(t.Context(), dial))
+		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
 		s.Close()
 		serve(t, path)
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		must.OK(<-closed)
 	}
 }
 
 // A resource that is deleted while there is no server is not offered to the next one. That server
 // does not know the resource, and Delete reports no error.
 func TestDeleteWhileJoiningAgain(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	for i := range uint32(20) {
 		id := c.Self().WithSerial(i + 1)
-		if _, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})))
 		deleted := make(chan error)
 		s.Close()
 		go func() { deleted <- c.Delete(t.Context(), id) }()
 		s = serve(t, path)
-		if err := <-deleted; err != nil {
-			t.Errorf("the first delete: %v", err)
-		}
-		if err := c.Delete(t.Context(), id); !errors.Is(err, ErrNotFound) {
-			t.Errorf("another: %v", err)
-		}
+		must.OK(<-deleted)
+		fails(t, ErrNotFound)(nil, c.Delete(t.Context(), id))
 	}
 }
 
@@ -127,21 +112,14 @@ func TestDeleteWhileOffering(t *testing.T) {
 			}
 		}}, nil
 	}
-	c, err := Join(t.Context(), dial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = must.Get(Join(t.Context(), dial))
 	defer c.Close()
 	for _, n := range []uint32{gone, anew, kept} {
-		if _, err := c.Register(t.Context(), c.self.WithSerial(n), l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), c.self.WithSerial(n), l))
 	}
 	s.Close()
 	s = serve(t, path)
-	if err := <-registered; err != nil {
-		t.Errorf("registered again: %v", err)
-	}
+	must.OK(<-registered)
 	for n, want := range map[uint32]bool{gone: false, anew: true, kept: true} {
 		if _, ok := s.Database().Get(c.self.WithSerial(n)); ok != want {
 			t.Errorf("resource %d is there: %v, want %v", n, ok, want)
@@ -157,9 +135,7 @@ var replacements = flag.Int("replacements", 20, "how many times TestReplacedUnde
 // TestLostIsNoticedTwice.
 func TestReplacedUnderLoad(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	const callers = 50
 	var wg sync.WaitGroup
 	var done [callers]atomic.Uint64
@@ -198,9 +174,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 // Several goroutines may notice the end of a connection, in any order. A caller that waits for the
 // next connection is woken.
 func TestLostIsNoticedTwice(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	lc := c.conn
 	c.lost(lc)
 	c.mu.Lock()
@@ -318,10 +292,7 @@ func TestAcknowledgedIsOffered(t *testing.T) {
 				return !first || m.Type != last
 			}), nil
 		}
-		c, err := Join(t.Context(), dial)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Join(t.Context(), dial))
 		rev, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "1"}))
 		if err == nil && last == wire.MsgUpdate {
 			rev, err = c.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "2"}))

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/directory/internal/wire"
@@ -130,18 +129,12 @@ func (l *listing) fromServer(ctx context.Context) error {
 // batches lists batch by batch. It asks for the next batch before it yields one, so that the server
 // works meanwhile. It does not do so before the first batch is yielded, which may be enough.
 func (l *listing) batches(ctx context.Context, a *askConn) error {
-	if ctx.Err() != nil { // nothing is sent
-		return context.Cause(ctx)
-	}
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = a.c.SetDeadline(time.Now()) })
-		defer stop()
-	}
+	defer a.endWith(ctx)()
 	typ, body := byte(wire.MsgList), func(b *wire.Builder) { b.Append(l.pattern.Wire()) }
 	for first := true; ; first = false {
 		if !l.asked {
-			if err := a.sendQuestion(typ, body); err != nil {
-				return endedBy(ctx, err)
+			if err := a.sendQuestion(ctx, typ, body); err != nil {
+				return err
 			}
 		}
 		b, err := a.readAnswer(ctx, wire.MsgBatch)
@@ -149,8 +142,8 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 			return err
 		}
 		if typ, body = wire.MsgMore, nil; !first {
-			if err := a.sendQuestion(typ, nil); err != nil {
-				return endedBy(ctx, err)
+			if err := a.sendQuestion(ctx, typ, nil); err != nil {
+				return err
 			}
 			l.asked = true
 		}
@@ -171,8 +164,10 @@ func (l *listing) batches(ctx context.Context, a *askConn) error {
 // fromLocalServer lists through a server in this process: its own resources, then those of other
 // members.
 func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
-	if _, _, err := s.untilRecovered(ctx, func() (r resource.Record, ok bool) { return }); err != nil {
-		return lostOr(s, err)
+	if err := s.awaitRecovery(ctx); s.lifetime.Err() != nil {
+		return errLost
+	} else if err != nil {
+		return err
 	}
 	cur := cursor{here: s.db.Cursor(l.pattern)}
 	defer cur.stop()
@@ -202,7 +197,7 @@ func (l *listing) fromLocalServer(ctx context.Context, s *Server) error {
 	for {
 		r, ok, err := cur.next(ctx, s, l.pattern)
 		switch {
-		case s.life.Err() != nil:
+		case s.lifetime.Err() != nil:
 			return errLost
 		case err != nil:
 			return err
@@ -221,19 +216,11 @@ func (l *listing) answer(ctx context.Context, s *Server, ans *resource.Record) e
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case s.life.Err() != nil:
+	case s.lifetime.Err() != nil:
 		return errLost
 	}
 	l.deliver(ans)
 	return nil
-}
-
-// lostOr returns errLost if the server has ended, else err.
-func lostOr(s *Server, err error) error {
-	if s.life.Err() != nil {
-		return errLost
-	}
-	return err
 }
 
 // listed has memory for the identifiers that a listing has yielded.
@@ -304,14 +291,16 @@ type ranked struct {
 func newRanked(pattern *resource.List) (k ranked, err error) {
 	k.pattern = pattern.Clone()
 	k.name, k.most, _ = pattern.Order()
-	if pattern.Complete() || slices.Contains(slices.Collect(pattern.Wanted()), k.name) {
-		return k, nil
+	k.added, err = wantToo(&k.pattern, k.name)
+	return k, err
+}
+
+// wantToo adds name to what answers to pattern have. added is false if they have it anyway.
+func wantToo(pattern *resource.List, name string) (added bool, err error) {
+	if _, known := pattern.Get(name); known || pattern.Complete() || slices.Contains(slices.Collect(pattern.Wanted()), name) {
+		return false, nil
 	}
-	if _, known := pattern.Get(k.name); known {
-		return k, nil
-	}
-	k.added = true
-	return k, k.pattern.Want(k.name)
+	return true, pattern.Want(name)
 }
 
 // takeRank returns the rank of an answer, and removes the value from the answer if the caller did

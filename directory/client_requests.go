@@ -17,9 +17,10 @@ import (
 // taken yet can still be withdrawn.
 const maxTaken = 64 << 10
 
-// lifeConn is a life connection with the requests under way on it. Callers put requests into a
-// queue and never write themselves, so a server that hangs blocks only the writing goroutine.
-type lifeConn struct {
+// registrationConn is a registration connection with the requests under way on it. Callers put
+// requests into a queue and never write themselves, so a server that hangs blocks only the writing
+// goroutine.
+type registrationConn struct {
 	c    *wire.Conn    // the reading goroutine uses it; the writing one calls only Write and Close
 	gone chan struct{} // closed when the connection has ended
 	wake chan struct{} // has a value when the queue may have a request
@@ -34,9 +35,9 @@ type lifeConn struct {
 	silent  bool                // a caller has given up, and no answer has come since
 }
 
-// newLifeConn returns a life connection whose goroutines are not started.
-func newLifeConn(c *wire.Conn) *lifeConn {
-	return &lifeConn{c: c, gone: make(chan struct{}), wake: make(chan struct{}, 1), pending: map[uint64]*request{}}
+// newRegistrationConn returns a registration connection whose goroutines are not started.
+func newRegistrationConn(c *wire.Conn) *registrationConn {
+	return &registrationConn{c: c, gone: make(chan struct{}), wake: make(chan struct{}, 1), pending: map[uint64]*request{}}
 }
 
 // A request is one message of a client and its answer.
@@ -60,7 +61,7 @@ type reply struct {
 }
 
 // put queues a copy of q and returns the copy. waits says that the caller waits for the answer.
-func (lc *lifeConn) put(q request, waits bool) *request {
+func (lc *registrationConn) put(q request, waits bool) *request {
 	r := &q
 	lc.mu.Lock()
 	if waits {
@@ -89,7 +90,7 @@ func (lc *lifeConn) put(q request, waits bool) *request {
 
 // withdraw is called when the caller of r gives up. It reports whether the server may still get r;
 // then the answer is still noted.
-func (lc *lifeConn) withdraw(r *request) (maybeSent bool) {
+func (lc *registrationConn) withdraw(r *request) (maybeSent bool) {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	lc.silent = true
@@ -102,7 +103,7 @@ func (lc *lifeConn) withdraw(r *request) (maybeSent bool) {
 }
 
 // takeQueued removes the next requests from the queue and appends their messages to b.
-func (lc *lifeConn) takeQueued(b []byte) []byte {
+func (lc *registrationConn) takeQueued(b []byte) []byte {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	n := 0
@@ -116,7 +117,7 @@ func (lc *lifeConn) takeQueued(b []byte) []byte {
 }
 
 // write sends what is queued until the connection ends. It runs in a goroutine of its own.
-func (lc *lifeConn) write() {
+func (lc *registrationConn) write() {
 	var b []byte
 	for {
 		select {
@@ -137,7 +138,7 @@ func (lc *lifeConn) write() {
 }
 
 // answered passes the answer m to the request that waits for it. The reading goroutine calls it.
-func (lc *lifeConn) answered(m *wire.Message) {
+func (lc *registrationConn) answered(m *wire.Message) {
 	a := reply{}
 	switch {
 	case m.Type == wire.MsgError:
@@ -162,7 +163,7 @@ func (lc *lifeConn) answered(m *wire.Message) {
 }
 
 // isSilent reports whether a caller has given up and no answer has come since.
-func (lc *lifeConn) isSilent() bool {
+func (lc *registrationConn) isSilent() bool {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	return lc.silent

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -88,22 +89,16 @@ func (g *gate) dialer(t *testing.T, path string) Dialer {
 // the server hangs.
 //
 // Promise (Takeover): While a directory stands still, calls return their context's error when the
-// context ends. A `Register` given up is withdrawn later. See also TestStoppedDirectory.
+// context ends. A `Register` given up is withdrawn later.
 func TestSilentServer(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path)
 	g := newGate()
-	c, err := Join(t.Context(), g.dialer(t, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joinedBy(t, g.dialer(t, path))
 	lamp := list(t, resource.Attrs{"type": "lamp"})
 	kept, dropped := c.Self().WithSerial(1), c.Self().WithSerial(2)
 	for _, id := range []resource.GID{kept, dropped} {
-		if _, err := c.Register(t.Context(), id, lamp); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), id, lamp))
 	}
 	large := list(t, resource.Attrs{"type": "lamp", "large": strings.Repeat("x", 4<<20)})
 	pair := func(id uint32) resource.GID { return c.Self().WithSerial(id) }
@@ -182,21 +177,14 @@ func TestSilentServer(t *testing.T) {
 // the kernel's queue of connections has room.
 func TestNobodyAccepts(t *testing.T) {
 	path := sock(t)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fd := must.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)))
 	enough := errors.New("enough")
 	for range 2 { // the first time there is room
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
-		if _, err := Join(ctx, DialSocket(path)); !errors.Is(err, enough) {
-			t.Error(err)
-		}
+		fails(t, enough)(Join(ctx, DialSocket(path)))
 		for { // fill the queue
 			nc, err := net.Dial("unix", path)
 			if err != nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"iter"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
@@ -38,16 +37,13 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 	return func(yield func(Event, error) bool) {
 		base := pattern.WithoutConditions()
 		var added []string
-		if !base.Complete() { // the answers must have the values that are compared
-			wanted := slices.Collect(base.Wanted())
-			for name := range pattern.Compared {
-				if _, known := base.Get(name); known || slices.Contains(wanted, name) || slices.Contains(added, name) {
-					continue
-				}
-				if err := base.Want(name); err != nil {
-					yield(Event{}, err)
-					return
-				}
+		for name := range pattern.Compared { // the answers must have the values that are compared
+			isNew, err := wantToo(&base, name)
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			if isNew {
 				added = append(added, name)
 			}
 		}
@@ -85,7 +81,7 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 		for {
 			a, err := c.borrow(ctx, wire.KindWatch)
 			if err == nil {
-				stop := context.AfterFunc(c.life, func() { _ = a.c.Close() })
+				stop := context.AfterFunc(c.lifetime, func() { _ = a.c.Close() })
 				err = w.yieldEvents(ctx, a, pattern, yield)
 				stop()
 				a.c.Close()
@@ -96,7 +92,7 @@ func (c *Client) watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 			switch {
 			case ctx.Err() != nil:
 				err = context.Cause(ctx)
-			case c.life.Err() != nil:
+			case c.lifetime.Err() != nil:
 				err = ErrClosed
 			}
 			if !errors.Is(err, errLost) {

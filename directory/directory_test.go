@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -27,10 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "rd-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(os.MkdirTemp("", "rd-"))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -38,33 +38,62 @@ func sock(t testing.TB) string {
 // list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
-	l, err := resource.NewPattern(m, want...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(m, want...))
 	return l
 }
 
 // serve starts a server at path, which ends with the test.
 func serve(t testing.TB, path string, opts ...Option) *Server {
 	t.Helper()
-	s, err := Listen(path, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path, opts...))
 	t.Cleanup(func() { s.Close() })
 	return s
 }
 
 // joined joins the directory at path with a client that ends with the test.
-func joined(t testing.TB, path string) *Client {
-	t.Helper()
-	c, err := Join(context.Background(), DialSocket(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+func joined(t testing.TB, path string, opts ...ClientOption) *Client {
+	return joinedBy(t, DialSocket(path), opts...)
+}
+
+// begun starts a server at a new path, and joins it.
+func begun(t testing.TB, opts ...Option) (path string, s *Server, c *Client) {
+	path = sock(t)
+	s = serve(t, path, opts...)
+	return path, s, joined(t, path)
+}
+
+// joinedBy is joined with a Dialer.
+func joinedBy(t testing.TB, dial Dialer, opts ...ClientOption) *Client {
+	c := must.Get(Join(context.Background(), dial, opts...))
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// joinedNode is joined with a client that serves, with the options serve, if no other process does.
+func joinedNode(t testing.TB, path string, serve []Option, opts ...ClientOption) *Client {
+	c := must.Get(JoinNode(context.Background(), path, slog.New(slog.DiscardHandler), serve, opts...))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// fails takes the results of a call, and reports an error that does not match want.
+func fails(t testing.TB, want error) func(_ any, err error) {
+	return func(_ any, err error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%v, want %v", err, want)
+		}
+	}
+}
+
+// found takes the results of a question, and reports any other answer than the resource id.
+func found(t testing.TB, id resource.GID) func(resource.Record, error) {
+	return func(r resource.Record, err error) {
+		t.Helper()
+		if err != nil || r.ID != id {
+			t.Errorf("found %v, %v; want %v", r.ID, err, id)
+		}
+	}
 }
 
 // names reports an error that does not name path.
@@ -78,30 +107,19 @@ func names(t testing.TB, err error, path string) {
 // What one client registers another one finds, and only the owner may change it.
 func TestAskAndAnswer(t *testing.T) {
 	ctx := context.Background()
-	path := sock(t)
-	serve(t, path)
-	c, d := joined(t, path), joined(t, path)
+	path, _, c := begun(t)
+	d := joined(t, path)
 	id := c.Self().WithSerial(1)
-	if _, err := c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})))
 	a, err := d.Find(ctx, list(t, resource.Match{"type": "x"}, "load", "none"))
 	if err != nil || a.ID != id || a.Owner != c.Self() || a.Attrs.GetString("load") != "3" {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	if _, err := d.Register(ctx, id.WithSerial(2), list(t, nil)); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("registering for another context: %v", err)
-	}
-	if err := d.Delete(ctx, id); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("deleting another's: %v", err)
-	}
-	if _, err := c.Register(ctx, id.WithSerial(3), list(t, nil, "absent")); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("registering an incomplete list: %v", err)
-	}
+	fails(t, ErrNotOwner)(d.Register(ctx, id.WithSerial(2), list(t, nil)))             // registering for another context
+	fails(t, ErrNotOwner)(nil, d.Delete(ctx, id))                                      // deleting another's
+	fails(t, ErrIncomplete)(c.Register(ctx, id.WithSerial(3), list(t, nil, "absent"))) // registering an incomplete list
 	for i := range uint32(50) {
-		if _, err := c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})))
 	}
 	n := 0
 	for _, err := range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
@@ -117,7 +135,7 @@ func TestAskAndAnswer(t *testing.T) {
 		t.Errorf("%d answers, then %v", n, err)
 	}
 	c.Close()
-	eventually.True(t, "the server has seen the life connection end", func() bool {
+	eventually.True(t, "the server has seen the registration connection end", func() bool {
 		_, err := d.Lookup(ctx, id)
 		return errors.Is(err, ErrNotFound)
 	})
@@ -152,49 +170,21 @@ func TestOneServer(t *testing.T) {
 	}
 }
 
-// The number of a context is never given twice, whatever happens to servers.
+// The number of a context is never given twice when servers, each in a process of its own, are
+// killed while contexts join and close. A context keeps its number when it joins the next server.
 //
 // Promise (Resources): Identifiers are unique and never given twice, whichever process serves the
-// directory. See also TestNumbersAreUniqueAcrossKills.
+// directory.
 func TestNumbersAreUnique(t *testing.T) {
-	path := sock(t)
-	seen := map[resource.GID]bool{}
-	var node resource.NodeID
-	for range 5 {
-		s, err := Listen(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			c, err := Join(context.Background(), DialSocket(path))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if seen[c.Self()] || node != 0 && c.Node() != node {
-				t.Fatalf("%v given twice, or the node changed", c.Self())
-			}
-			seen[c.Self()], node = true, c.Node()
-			c.Close()
-		}
-		s.Close()
-	}
-}
-
-// The number of a context is never given twice when servers, each in a process of its own, are
-// killed while contexts join. A context keeps its number when it joins the next server.
-func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 	const mark = "ROCL_TEST_SERVE_AT"
 	if path := os.Getenv(mark); path != "" {
-		s, err := Listen(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(Listen(path))
 		defer s.Close()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent kills this process, or ends
 		return
 	}
 	path := sock(t)
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var mu sync.Mutex // guards joined
 	var joined []*Client
@@ -204,18 +194,21 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 		defer mu.Unlock()
 		return len(joined)
 	}
-	join := func() error {
+	join := func(closes bool) error {
 		c, err := Join(ctx, DialSocket(path))
 		if err != nil {
 			return err
 		}
 		mu.Lock()
-		defer mu.Unlock()
 		joined = append(joined, c)
+		mu.Unlock()
+		if closes {
+			c.Close()
+		}
 		return nil
 	}
 	stop := make(chan struct{})
-	for range 4 {
+	for i := range 4 {
 		busy.Go(func() {
 			for {
 				select {
@@ -223,7 +216,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 					return
 				default:
 				}
-				if join() != nil {
+				if join(i%2 == 0) != nil {
 					time.Sleep(time.Millisecond) // no server serves: no event tells when the next one does
 				}
 			}
@@ -233,13 +226,8 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 		before := count()
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), mark+"="+path)
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		in := must.Get(cmd.StdinPipe())
+		must.OK(cmd.Start())
 		eventually.True(t, "contexts join", func() bool { return count() >= before+20 })
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -247,10 +235,7 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 	}
 	close(stop)
 	busy.Wait()
-	s, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path))
 	defer s.Close()
 	seen := map[resource.GID]bool{}
 	for _, c := range joined {
@@ -264,44 +249,22 @@ func TestNumbersAreUniqueAcrossKills(t *testing.T) {
 
 // The serving client closes again and again. The other clients and their watches go on.
 func TestTakeover(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	path := sock(t)
-	log := NewServer().log
 	var cs []*Client
 	for i := range 4 {
-		c, err := JoinNode(ctx, path, log, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})); err != nil {
-			t.Fatal(err)
-		}
+		c := joinedNode(t, path, nil)
+		must.Get(c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})))
 		cs = append(cs, c)
 	}
 	last := cs[len(cs)-1]
-	events := make(chan Event, 100)
-	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ev, err := range last.Watch(watching, list(t, resource.Match{"all": "yes"})) {
-			if err != nil {
-				break
-			}
-			events <- ev
-		}
-		close(events)
-	})
+	next, stop := iter.Pull2(last.Watch(ctx, list(t, resource.Match{"all": "yes"})))
+	defer stop()
 	want := func(kind EventKind, n int) {
 		for range n {
-			select {
-			case ev := <-events:
-				if ev.Kind != kind {
-					t.Fatalf("%v %v, want %v", ev.Kind, ev.ID, kind)
-				}
-			case <-ctx.Done():
-				t.Fatalf("no event %v", kind)
+			if ev, err, _ := next(); err != nil || ev.Kind != kind {
+				t.Fatalf("%v %v, %v; want %v", ev.Kind, ev.ID, err, kind)
 			}
 		}
 	}
@@ -316,41 +279,47 @@ func TestTakeover(t *testing.T) {
 				t.Fatalf("after %d left: %v, %v", i, a.ID, err)
 			}
 		}
-		if _, err := last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)})); !errors.Is(err, ErrNotFound) {
-			t.Fatalf("what left is found: %v", err)
-		}
+		fails(t, ErrNotFound)(last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)}))) // what left
 	}
-	stop()
-	wg.Wait()
 }
 
 // A connection with garbage is closed, and other connections are unaffected.
 func TestGarbage(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	path, _, c := begun(t)
 	for _, junk := range [][]byte{
 		[]byte("GET / HTTP/1.1\r\n\r\n"),
-		append(wire.Greeting(wire.KindLife), 255, 255, 255, 255, 1, 0, 0, 0),
+		append(wire.Greeting(wire.KindRegistration), 255, 255, 255, 255, 1, 0, 0, 0),
 		append(wire.Greeting(wire.KindAsk), 12, 0, 0, 0, wire.MsgFind, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
 		append(wire.Greeting(9), 0),
-		append(wire.Greeting(wire.KindLife), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
+		append(wire.Greeting(wire.KindRegistration), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
 	} {
-		nc, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Get(net.Dial("unix", path))
 		_, _ = nc.Write(junk)
 		nc.Close()
 	}
 	// A context that claims the identifier of another one without its token is refused.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
-	if _, err := other.join(context.Background(), nil); !errors.Is(err, ErrDenied) {
-		t.Errorf("joining as another: %v", err)
-	}
-	if _, err := c.Find(context.Background(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, ErrDenied)(other.join(context.Background(), nil)) // joining as another
+	fails(t, ErrNotFound)(c.Find(context.Background(), list(t, resource.Match{"a": "b"})))
+}
+
+// fed writes b to a connection that serve serves, and reads what comes back. done is closed when
+// serve has returned.
+func fed(serve func(net.Conn), b []byte) (near net.Conn, done chan struct{}) {
+	near, far := net.Pipe()
+	done = make(chan struct{})
+	go func() { serve(far); close(done) }()
+	go func() { _, _ = io.Copy(io.Discard, near) }()
+	_, _ = near.Write(b)
+	return near, done
+}
+
+// raw returns a connection of a kind that has been greeted, and closes it with the test.
+func raw(t *testing.T, dial Dialer, kind byte) *wire.Conn {
+	nc := must.Get(dial(t.Context()))
+	t.Cleanup(func() { nc.Close() })
+	must.Get(nc.Write(wire.Greeting(kind)))
+	return wire.NewConn(nc)
 }
 
 // FuzzServer sends arbitrary bytes on a connection of a context.
@@ -360,7 +329,7 @@ func FuzzServer(f *testing.F) {
 	k.Begin(wire.MsgJoin, 1)
 	k.Append(make([]byte, 48))
 	k.Append(new(resource.List).Wire())
-	f.Add(append(wire.Greeting(wire.KindLife), k.Finish()...))
+	f.Add(append(wire.Greeting(wire.KindRegistration), k.Finish()...))
 	f.Add(append(wire.Greeting(wire.KindAsk), 19, 0, 0, 0, wire.MsgTrace, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, byte(strategy.Unicast), 0, 0, 6, 0, 0, 0))
 	var asks []byte
 	for _, typ := range []byte{wire.MsgList, wire.MsgMore, wire.MsgFind, wire.MsgStop} {
@@ -375,44 +344,11 @@ func FuzzServer(f *testing.F) {
 	f.Add(append(wire.Greeting(wire.KindAsk), asks...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServeConn(far); close(done) }()
-		go func() {
-			buf := make([]byte, 4096)
-			for {
-				if _, err := near.Read(buf); err != nil {
-					return
-				}
-			}
-		}()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServeConn, b)
 		near.Close()
 		<-done
 		s.Close()
 	})
-}
-
-// A question with an ended context fails, and the next question works.
-func TestCancelledAsk(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := c.Find(ctx, list(t, nil)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := c.Lookup(context.Background(), c.Self()); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
-}
-
-// Join fails with ErrNoDirectory if no process serves.
-func TestNoDirectory(t *testing.T) {
-	if _, err := Join(context.Background(), DialSocket(sock(t))); !errors.Is(err, ErrNoDirectory) {
-		t.Error(err)
-	}
 }
 
 // A client neither joins nor replaces a directory that is not to be trusted.

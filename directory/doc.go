@@ -25,11 +25,11 @@
 //
 // # Connections
 //
-// A context has one life connection. Its resources are registered for as long as that connection
-// lasts. Questions go over ask connections, which the asking goroutine writes and reads itself.
-// Each watch has a connection of its own. Another member of the cluster has one peer connection
-// ([Server.ServePeer]) for all its watches; it may send watch, stop and beat there and nothing
-// else.
+// A context has one registration connection. Its resources are registered for as long as that
+// connection lasts. Questions go over ask connections, which the asking goroutine writes and reads
+// itself. Each watch has a connection of its own. Another member of the cluster has one peer
+// connection ([Server.ServePeer]) for all its watches; it may send watch, stop and beat there and
+// nothing else.
 //
 // A context that has asked often receives the index of the node: a copy of the database in shared
 // memory, handed over on a connection of its own. From then on the context finds and looks up
@@ -39,32 +39,13 @@
 //
 // Server and client are one package because one process may have both roles: a client becomes the
 // server when no other process serves, and both read and write the files, events, labels and errors
-// that this package exports. The files server_*.go have the server, client_*.go the client.
+// that this package exports. The files server_*.go have the server, client_*.go the client, and the
+// others types of both. Files of the same ending belong together: *_ask.go has questions, *_list.go
+// listings, *_watch.go watches, *_index.go the index, *_trace.go traces. A context's registration
+// connection is in server_context.go and client_requests.go, and what a takeover needs in
+// server_recovery.go and client_join.go.
 //
-//	server.go, client.go      the types, their settings, start and end
-//	server_listen.go          sockets, and the connections that are accepted there
-//	server_context.go         the life connection of a context
-//	server_recovery.go        what a new server waits for
-//	server_terms.go           the terms on which the node's contexts link
-//	server_node.go            the node as a resource
-//	server_peer.go            peer connections of other members
-//	server_remote.go          the Remote that is attached
-//	server_member.go          membership on behalf of a context
-//	server_hangup.go          notices that the asking client has gone
-//	server_stats.go           counters
-//	client_join.go            joining a server, and offering what the context owns
-//	client_serve.go           serving when no other process does
-//	client_requests.go        requests on the life connection
-//	client_resources.go       register, update, delete
-//	*_ask.go                  questions: find and lookup
-//	*_list.go                 listings
-//	*_watch.go                watches
-//	*_index.go                the index in shared memory
-//	*_trace.go                traces of searches
-//
-// Files without a prefix have types of both roles. Two packages have what the roles share or stand
-// on:
-//
-//	directory/internal/wire  messages and their coding
-//	directory/internal/node  socket, lock, identity and the other files of a node, trust, takeover
+// Package directory/internal/wire has the messages. Package directory/internal/node has the socket,
+// the lock, the identity and the other files of a node, and the checks of the processes at both
+// ends.
 package directory

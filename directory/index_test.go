@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -54,27 +55,20 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
 	t.Helper()
 	id := c.Self().WithSerial(serial)
-	if _, err := c.Register(t.Context(), id, list(t, a)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Register(t.Context(), id, list(t, a)))
 	return id
 }
 
 // Answers from the index equal those over the socket, and need no question to the server.
 func TestMapped(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	owner, asker := joined(t, path), joined(t, path)
+	path, s, owner := begun(t)
+	asker := joined(t, path)
 	ids := map[resource.GID]bool{}
 	for i := range uint32(100) {
 		ids[register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": fmt.Sprint(i % 4)})] = true
 	}
 	mapped(t, asker)
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	bySocket := joined(t, path, WithoutClientIndex())
 	inPlace(t, s, asker, func() {
 		for i := range uint32(100) {
 			a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": fmt.Sprint(i)}))
@@ -93,14 +87,10 @@ func TestMapped(t *testing.T) {
 			}
 		}
 		for _, p := range []*resource.List{list(t, resource.Match{"type": "lamp", "room": "5"}), list(t, resource.Match{"type": "chair"})} {
-			if _, err := asker.Find(t.Context(), p); err != ErrNotFound {
-				t.Errorf("%v: %v", p, err)
-			}
+			fails(t, ErrNotFound)(asker.Find(t.Context(), p))
 		}
 		for _, id := range []resource.GID{owner.Self().WithSerial(101), resource.MakeGID(s.Node()^1, 1, 1)} {
-			if _, err := asker.Lookup(t.Context(), id); err != ErrNotFound {
-				t.Errorf("%v: %v", id, err)
-			}
+			fails(t, ErrNotFound)(asker.Lookup(t.Context(), id))
 		}
 		some := map[resource.GID]bool{}
 		for range 1000 {
@@ -134,9 +124,8 @@ func TestMapped(t *testing.T) {
 // Promise (Index): What a directory has confirmed or told in a watch is in the index too. See also
 // TestMappedDeath.
 func TestMappedSeesWhatWasDone(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	owner, asker := joined(t, path), joined(t, path)
+	path, s, owner := begun(t)
+	asker := joined(t, path)
 	mapped(t, asker)
 	mapped(t, owner)
 	all := list(t, resource.Match{"type": "lamp"})
@@ -149,24 +138,16 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 						t.Fatal(a, err)
 					}
 				}
-				if _, err := owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})))
 				for _, c := range []*Client{owner, asker} {
 					if a, err := c.Lookup(t.Context(), id); err != nil || a.Revision != 2 || a.Attrs.GetString("n") != "2" {
 						t.Fatal(a, err)
 					}
-					if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": "1"})); err != ErrNotFound {
-						t.Fatal(a, err)
-					}
+					fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": "1"})))
 				}
-				if err := owner.Delete(t.Context(), id); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(owner.Delete(t.Context(), id))
 				for _, c := range []*Client{owner, asker} {
-					if a, err := c.Find(t.Context(), all); err != ErrNotFound {
-						t.Fatal(a, err)
-					}
+					fails(t, ErrNotFound)(c.Find(t.Context(), all))
 				}
 			}
 		})
@@ -175,19 +156,12 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 
 // When a watch reports that a context's resources are gone, the index no longer has them.
 func TestMappedDeath(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	asker := joined(t, path)
+	path, _, asker := begun(t)
 	mapped(t, asker)
 	for range 20 {
-		owner, err := Join(t.Context(), DialSocket(path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		owner := must.Get(Join(t.Context(), DialSocket(path)))
 		id := register(t, owner, 1, resource.Attrs{"type": "mortal"})
-		if a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})); err != nil || a.ID != id {
-			t.Fatal(a, err)
-		}
+		found(t, id)(asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})))
 		for ev, err := range asker.Watch(t.Context(), list(t, resource.Match{"type": "mortal"})) {
 			if err != nil {
 				t.Fatal(err)
@@ -199,20 +173,15 @@ func TestMappedDeath(t *testing.T) {
 				break
 			}
 		}
-		if a, err := asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})); err != ErrNotFound {
-			t.Fatal(a, err)
-		}
-		if a, err := asker.Lookup(t.Context(), id); err != ErrNotFound {
-			t.Fatal(a, err)
-		}
+		fails(t, ErrNotFound)(asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})))
+		fails(t, ErrNotFound)(asker.Lookup(t.Context(), id))
 	}
 }
 
 // The next server has an index of its own, and clients do not use the index of the last one.
 func TestMappedAcrossServers(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	owner, asker := joined(t, path), joined(t, path)
+	path, s, owner := begun(t)
+	asker := joined(t, path)
 	id := register(t, owner, 1, resource.Attrs{"n": "0"})
 	for round := range 4 {
 		mapped(t, asker)
@@ -226,12 +195,8 @@ func TestMappedAcrossServers(t *testing.T) {
 		}
 		s = serve(t, path)
 		// What the new server reports is in its index at once.
-		if _, err := owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})); err != nil {
-			t.Fatal(err)
-		}
-		if a, err := asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(round + 1)})); err != nil || a.ID != id {
-			t.Fatal(a, err)
-		}
+		must.Get(owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})))
+		found(t, id)(asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(round + 1)})))
 	}
 }
 
@@ -241,37 +206,23 @@ func TestMappedAcrossServers(t *testing.T) {
 // Promise (Index): Nothing is denied because the index does not have it, in a cluster or after a
 // takeover. See also TestMappedAfterRecovery.
 func TestMappedInCluster(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	here := register(t, c, 1, resource.Attrs{"type": "here"})
 	mapped(t, c)
 	far := resource.MakeGID(s.Node()^1, 1, 1)
 	inPlace(t, s, c, func() {
-		if _, err := c.Lookup(t.Context(), far); err != ErrNotFound {
-			t.Error(err)
-		}
+		fails(t, ErrNotFound)(c.Lookup(t.Context(), far))
 	})
-	s.Attach(atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}})
+	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}, nil))
 	inPlace(t, s, c, func() {
-		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "here"})); err != nil || a.ID != here {
-			t.Error(a, err)
-		}
-		if a, err := c.Lookup(t.Context(), here.WithSerial(2)); err != ErrNotFound {
-			t.Error(a, err)
-		}
+		found(t, here)(c.Find(t.Context(), list(t, resource.Match{"type": "here"})))
+		fails(t, ErrNotFound)(c.Lookup(t.Context(), here.WithSerial(2)))
 	})
-	if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "far"})); err != nil || a.ID != far {
-		t.Error(a, err)
-	}
-	if a, err := c.Lookup(t.Context(), far); err != nil || a.ID != far {
-		t.Error(a, err)
-	}
+	found(t, far)(c.Find(t.Context(), list(t, resource.Match{"type": "far"})))
+	found(t, far)(c.Lookup(t.Context(), far))
 	d := joined(t, path) // a client that joins later is told the same
 	mapped(t, d)
-	if a, err := d.Find(t.Context(), list(t, resource.Match{"type": "far"})); err != nil || a.ID != far {
-		t.Error(a, err)
-	}
+	found(t, far)(d.Find(t.Context(), list(t, resource.Match{"type": "far"})))
 }
 
 // No client gets the index before the server has recovered, because its "no" would not be certain.
@@ -289,25 +240,19 @@ func TestMappedAfterRecovery(t *testing.T) {
 		t.Error("there is an index before the server has recovered")
 	}
 	for _, id := range ids {
-		if _, err := c.Lookup(t.Context(), id); err != nil {
-			t.Error(id, err)
-		}
+		must.Get(c.Lookup(t.Context(), id))
 	}
 }
 
 // An index that cannot go on is replaced. Until then clients ask the server.
 func TestMappedAnew(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	_, s, c := begun(t)
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 3 {
 		mapped(t, c)
 		r := c.index.Load()
 		s.Database().DropIndex()
-		if a, err := c.Lookup(t.Context(), id); err != nil || a.ID != id {
-			t.Fatal(a, err)
-		}
+		found(t, id)(c.Lookup(t.Context(), id))
 		if c.index.Load() == r {
 			t.Fatal("an index that has ended is kept")
 		}
@@ -323,16 +268,10 @@ func TestWithoutIndex(t *testing.T) {
 	var log lines
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	serve(t, path, WithoutIndex())
-	c, err := Join(t.Context(), DialSocket(path), WithClientLogger(logger))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joined(t, path, WithClientLogger(logger))
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 5 * indexAfter {
-		if a, err := c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})); err != nil || a.ID != id {
-			t.Fatal(a, err)
-		}
+		found(t, id)(c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})))
 	}
 	eventually.True(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
 	if n := log.count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
@@ -363,26 +302,15 @@ func (l *lines) count(what string) int {
 // Promise (Index): Only a process that has joined at the Unix socket gets the index. See also
 // TestOtherUserRefused.
 func TestIndexDenied(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	c := joined(t, path)
+	path, s, c := begun(t)
 	ask := func(dial Dialer, self resource.GID, token []byte) (m wire.Message, fd int, err error) {
-		nc, err := dial(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		if _, err := nc.Write(wire.Greeting(wire.KindIndex)); err != nil {
-			t.Fatal(err)
-		}
-		k := wire.NewConn(nc)
+		k := raw(t, dial, wire.KindIndex)
+		defer k.Close()
 		k.Begin(wire.MsgIndex, 0)
 		k.GID(self)
 		k.Append(token)
-		if err := k.Send(); err != nil {
-			t.Fatal(err)
-		}
-		if uc, ok := nc.(*net.UnixConn); ok {
+		must.OK(k.Send())
+		if uc, ok := k.Conn.(*net.UnixConn); ok {
 			return wire.ReceiveDescriptor(uc)
 		}
 		m, err = k.ReadMessage()
@@ -422,10 +350,7 @@ func TestIndexNonsense(t *testing.T) {
 	defer memfd.Unmap(mem)
 	path := sock(t)
 	serve(t, path)
-	ln, err := net.Listen("unix", path+"2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("unix", path+"2"))
 	defer ln.Close()
 	for name, answer := range map[string]func(uc *net.UnixConn, k *wire.Conn){
 		"nothing":       func(*net.UnixConn, *wire.Conn) {},
@@ -475,25 +400,6 @@ func hand(uc *net.UnixConn, k *wire.Conn, fds ...int) {
 	}
 }
 
-// A client of a server in memory asks that server, and no index is made for it.
-func TestIndexNotForInMemory(t *testing.T) {
-	s := NewServer()
-	defer s.Close()
-	c, err := Join(t.Context(), s.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for range 3 * indexAfter {
-		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != ErrNotFound {
-			t.Fatal(err)
-		}
-	}
-	if s.Database().Stats().IndexBytes != 0 {
-		t.Error("an index was made for nobody")
-	}
-}
-
 // Clients that join, ask and close while servers change find what they have registered, and leave
 // nothing behind.
 func TestMappedChurn(t *testing.T) {
@@ -529,28 +435,4 @@ func TestMappedChurn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-}
-
-// BenchmarkMapped measures a find in the index.
-func BenchmarkMapped(b *testing.B) {
-	path := sock(b)
-	s := serve(b, path)
-	c := joined(b, path)
-	for i := range uint32(1000) {
-		if _, err := s.Database().Put(c.Self().WithSerial(i+1), c.Self(), list(b, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})); err != nil {
-			b.Fatal(err)
-		}
-	}
-	p := list(b, resource.Match{"type": "lamp", "n": "7"})
-	for !c.Stats().HasIndex {
-		if _, err := c.Find(b.Context(), p); err != nil {
-			b.Fatal(err)
-		}
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := c.Find(b.Context(), p); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

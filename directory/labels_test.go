@@ -9,16 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
-	l, err := NewLabels(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(NewLabels(a))
 	return l
 }
 
@@ -82,15 +80,4 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%q: %v", b, &got.list)
 		}
 	}
-}
-
-// FuzzParseLabels parses arbitrary bytes: the result is always valid.
-func FuzzParseLabels(f *testing.F) {
-	f.Add(labels(f, resource.Attrs{"zone": "a"}).wire())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l := parseLabels(b)
-		if _, err := NewLabels(l); err != nil {
-			t.Errorf("labels that are refused: %v", err)
-		}
-	})
 }

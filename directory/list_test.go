@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -36,12 +36,7 @@ func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32)
 // replaced meanwhile. See also FuzzBatch.
 func TestFindAllWays(t *testing.T) {
 	path := sock(t)
-	log := NewServer().log
-	beside, err := JoinNode(t.Context(), path, log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer beside.Close()
+	beside := joinedNode(t, path, nil)
 	owner, batches, index := joined(t, path), joined(t, path), joined(t, path)
 	batches.noIndex = true
 	mapped(t, index)
@@ -72,8 +67,10 @@ func TestFindAllWays(t *testing.T) {
 			if got := serials(t, c, p, most); len(got) != most || len(slices.Compact(slices.Sorted(slices.Values(got)))) != most {
 				t.Errorf("%s: %d of %d", name, len(got), most)
 			}
-			if _, err := c.Find(t.Context(), list(t, resource.Match{"n": "3"})); err != nil {
-				t.Fatal(name, err)
+			for range 3 { // the next question does not get an answer of the listing that was stopped
+				if a, err := c.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(most)})); err != nil || a.ID.Serial() != uint32(most) {
+					t.Fatal(name, most, a.ID, err)
+				}
 			}
 		}
 		if got := serials(t, c, list(t, resource.Match{"type": "chair"}), 0); len(got) > 0 {
@@ -108,12 +105,7 @@ func TestFindAllTakeover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := sock(t)
 			s := serve(t, path)
-			log := NewServer().log
-			c, err := JoinNode(t.Context(), path, log, nil) // serves after s
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			c := joinedNode(t, path, nil) // serves after s
 			if name == "index" {
 				mapped(t, c)
 			}
@@ -139,31 +131,17 @@ func TestFindAllTakeover(t *testing.T) {
 	}
 }
 
-// thatToo is a Remote with one more resource.
-type thatToo struct{ atOnce }
-
-func (a thatToo) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) { yield(a.Record, nil) }
-}
-
 // A listing from the index equals the one over the socket, in the same order, and the server is not
 // asked. In a cluster the server is asked.
 func TestFindAllIndexed(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path)
-	owner, c := joined(t, path), joined(t, path)
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	path, s, owner := begun(t)
+	c := joined(t, path)
+	bySocket := joined(t, path, WithoutClientIndex())
 	for i := range uint32(300) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
 	}
 	for i := range uint32(50) {
-		if err := owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)))
 	}
 	mapped(t, c)
 	text := func(c *Client, p *resource.List) (all []string) {
@@ -185,31 +163,9 @@ func TestFindAllIndexed(t *testing.T) {
 	}
 	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
 	far := resource.MakeGID(s.Node()^1, 1, 1)
-	s.Attach(thatToo{atOnce{resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}}})
+	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}, nil))
 	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
 		t.Errorf("%d listed in a cluster, want 251", len(got))
-	}
-}
-
-// If a listing is stopped while an answer is under way, the next question does not get that answer.
-func TestFindAllStopped(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
-	for i := range uint32(2000) {
-		register(t, c, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i)})
-	}
-	c.noIndex = true
-	for _, most := range []int{1, 500, 50, 1500, 1999} {
-		if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), most); len(got) != most {
-			t.Errorf("%d listed, want %d", len(got), most)
-		}
-		for range 3 {
-			a, err := c.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(most)}))
-			if err != nil || a.ID.Serial() != uint32(most)+1 {
-				t.Fatal(most, a.ID, err)
-			}
-		}
 	}
 }
 
@@ -227,9 +183,7 @@ func orderBy(name string, most bool) func(*resource.List) error {
 func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, add := range conditions {
-		if err := add(p); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(add(p))
 	}
 	return p
 }
@@ -241,22 +195,14 @@ func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) er
 // watch and other nodes. See also directory/cluster: TestConditions.
 func TestConditionsEverywhere(t *testing.T) {
 	path := sock(t)
-	beside, err := JoinNode(t.Context(), path, NewServer().log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer beside.Close()
+	beside := joinedNode(t, path, nil)
 	a, b, asker := joined(t, path), joined(t, path), joined(t, path)
 	for i := range uint32(40) {
 		register(t, []*Client{a, b}[i%2], i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "load": fmt.Sprint(float64(i)/2 - 5)})
 	}
 	register(t, a, 99, resource.Attrs{"type": "lamp", "load": "none"})
 	lamps := func(want ...string) *resource.List { return list(t, resource.Match{"type": "lamp"}, want...) }
-	bySocket, err := Join(t.Context(), DialSocket(path), WithoutClientIndex())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer bySocket.Close()
+	bySocket := joined(t, path, WithoutClientIndex())
 	mapped(t, asker)
 	for name, c := range map[string]*Client{"direct": beside, "socket": bySocket, "index": asker} {
 		find := func(p *resource.List, serial uint32, attrs string) {
@@ -273,12 +219,8 @@ func TestConditionsEverywhere(t *testing.T) {
 		find(where(t, lamps("load", "n"), orderBy("load", false)), 1, "{type=lamp, load=-5, n=0}")
 		owned := where(t, lamps("n"), orderBy("load", true), func(l *resource.List) error { return l.OwnedBy(a.Self()) })
 		find(owned, 39, "{type=lamp, n=38}")
-		if _, err := c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))); !errors.Is(err, ErrNotFound) {
-			t.Error(name, err)
-		}
-		if _, err := c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))); !errors.Is(err, ErrNotFound) {
-			t.Error(name, err)
-		}
+		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))))
+		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))))
 		if got := serials(t, c, where(t, lamps(), compare("load", resource.Ge, "13.5")), 0); len(got) != 3 {
 			t.Error(name, got)
 		}
@@ -301,16 +243,12 @@ func TestConditionsEverywhere(t *testing.T) {
 
 // A watch with a comparison reports resources as their numbers begin and cease to match.
 func TestConditionsWatched(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	id := register(t, c, 1, resource.Attrs{"type": "lamp", "load": "7", "room": "a"})
 	p := where(t, list(t, resource.Match{"type": "lamp"}, "room"), compare("load", resource.Lt, "5"))
 	step := 0
 	load := func(v, room string) {
-		if _, err := c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})))
 	}
 	for ev, err := range c.Watch(t.Context(), p) {
 		if err != nil {
@@ -331,9 +269,7 @@ func TestConditionsWatched(t *testing.T) {
 		case 4:
 			load("-1", "e")
 		case 5:
-			if err := c.Delete(t.Context(), id); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(c.Delete(t.Context(), id))
 		case 6:
 			return
 		}
@@ -343,9 +279,7 @@ func TestConditionsWatched(t *testing.T) {
 // Concurrent calls of Change all take effect, also if the server has a revision that the client
 // does not know.
 func TestChange(t *testing.T) {
-	path := sock(t)
-	serve(t, path)
-	c := joined(t, path)
+	_, _, c := begun(t)
 	id := register(t, c, 1, resource.Attrs{"x": "0"})
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -372,10 +306,6 @@ func TestChange(t *testing.T) {
 		t.Error(&a.Attrs, err)
 	}
 	no := errors.New("no")
-	if _, err := c.Change(t.Context(), id, func(*resource.List) error { return no }); !errors.Is(err, no) {
-		t.Error(err)
-	}
-	if _, err := c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, no)(c.Change(t.Context(), id, func(*resource.List) error { return no }))
+	fails(t, ErrNotFound)(c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }))
 }

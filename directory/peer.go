@@ -14,24 +14,24 @@ import (
 const (
 	// BeatTime is the interval at which each end of a connection between members sends a beat.
 	BeatTime = time.Second
-	// peerPatience is how long the other end may send nothing, or take nothing, before the
+	// peerTimeout is how long the other end may send nothing, or take nothing, before the
 	// connection ends.
-	peerPatience = 4 * BeatTime
+	peerTimeout = 4 * BeatTime
 	// maxWatches limits the watches of another member, and maxPatterns the bytes of their
 	// patterns together.
 	maxWatches  = 1 << 14
 	maxPatterns = 64 << 20
 	// peerPiece is the number of bytes written at a time. A member that takes as much within
-	// peerPatience is alive.
+	// peerTimeout is alive.
 	peerPiece = 64 << 10
 )
 
 // timeoutConn is a connection that ends when the other end sends nothing, or takes nothing, for
-// peerPatience.
+// peerTimeout.
 type timeoutConn struct{ net.Conn }
 
 func (l timeoutConn) Read(b []byte) (int, error) {
-	if err := l.SetReadDeadline(time.Now().Add(peerPatience)); err != nil {
+	if err := l.SetReadDeadline(time.Now().Add(peerTimeout)); err != nil {
 		return 0, err
 	}
 	return l.Conn.Read(b)
@@ -40,7 +40,7 @@ func (l timeoutConn) Read(b []byte) (int, error) {
 func (l timeoutConn) Write(b []byte) (n int, err error) {
 	for err == nil && n < len(b) {
 		var k int
-		if err = l.SetWriteDeadline(time.Now().Add(peerPatience)); err == nil {
+		if err = l.SetWriteDeadline(time.Now().Add(peerTimeout)); err == nil {
 			k, err = l.Conn.Write(b[n:min(len(b), n+peerPiece)])
 			n += k
 		}

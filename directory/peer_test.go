@@ -3,10 +3,8 @@
 package directory
 
 import (
-	"context"
 	"errors"
 	"io"
-	"iter"
 	"net"
 	"slices"
 	"sync"
@@ -14,9 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,10 +23,7 @@ func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	near, far := net.Pipe()
 	var served sync.WaitGroup
 	served.Go(func() { s.ServePeer(far) })
-	p, err := NewPeer(near)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewPeer(near))
 	t.Cleanup(func() {
 		p.Close()
 		served.Wait()
@@ -53,34 +47,24 @@ func TestPeer(t *testing.T) {
 	defer s.Close()
 	db := s.Database()
 	id := resource.MakeGID(s.Node(), 1, 1)
-	if _, err := db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})))
 	p, _ := peering(t, s)
-	if err := p.Watch(5, list(t, resource.Match{"a": "1"}, "b")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Watch(5, list(t, resource.Match{"a": "1"}, "b")))
 	if ev := next(t, p, 5, Appeared); ev.ID != id || ev.Owner != id.Context() || ev.Revision != 1 || ev.Attrs.GetString("b") != "2" {
 		t.Fatalf("%+v", ev)
 	}
 	next(t, p, 5, Synced)
-	if err := p.Watch(9, list(t, resource.Match{"b": "2"})); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Watch(9, list(t, resource.Match{"b": "2"})))
 	next(t, p, 9, Appeared)
 	next(t, p, 9, Synced)
-	if err := p.Stop(5); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.Stop(5))
 	if err := p.Stop(77); err != nil { // a number without a watch: no effect
 		t.Fatal(err)
 	}
 	if err := p.Beat(); err != nil { // read after Stop
 		t.Fatal(err)
 	}
-	if err := db.Delete(id); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(db.Delete(id))
 	next(t, p, 9, Gone)
 }
 
@@ -95,24 +79,16 @@ func TestPeerPatterns(t *testing.T) {
 		_ = large.Add("a", make([]byte, resource.MaxValue))
 		last := uint64(maxPatterns / len(large.Wire()))
 		for id := range last {
-			if err := p.Watch(id, large); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(p.Watch(id, large))
 			next(t, p, id, Synced)
 		}
-		if err := p.Watch(last, large); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Watch(last, large))
 		if id, _, refused, err := p.Next(); id != last || refused == nil || err != nil {
 			t.Fatalf("beyond the bound: watch %d refused with %v, %v", id, refused, err)
 		}
-		if err := errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)))
 		next(t, p, last+1, Synced)
-		if err := p.Watch(last, large); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Watch(last, large))
 		next(t, p, last, Synced)
 	})
 }
@@ -124,7 +100,7 @@ func TestPeerPatterns(t *testing.T) {
 func TestPeerMayOnlyWatch(t *testing.T) {
 	s := NewServer()
 	defer s.Close()
-	s.Attach(nowhere{t})
+	s.Attach(unasked(t))
 	w := &wire.Builder{}
 	w.Begin(wire.MsgJoin, 1)
 	w.Append(make([]byte, 48))
@@ -136,7 +112,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	w.Append([]byte("not a list"))
 	bad := slices.Clone(w.Finish())
 	for what, b := range map[string][]byte{
-		"life":            append(wire.Greeting(wire.KindLife), join...),
+		"registration":    append(wire.Greeting(wire.KindRegistration), join...),
 		"ask":             append(wire.Greeting(wire.KindAsk), find...),
 		"yield":           wire.Greeting(wire.KindYield),
 		"join as a peer":  append(wire.Greeting(wire.KindPeer), join...),
@@ -145,11 +121,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 		"junk":            []byte("GET / HTTP/1.1\r\n\r\n"),
 		"a huge length":   append(wire.Greeting(wire.KindPeer), 255, 255, 255, 255, wire.MsgWatch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
 	} {
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServePeer(far); close(done) }()
-		go func() { _, _ = io.Copy(io.Discard, near) }()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServePeer, b)
 		<-done // although this end has not hung up
 		near.Close()
 		if t.Failed() {
@@ -162,44 +134,11 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	near, far := net.Pipe() // a context is no member
 	go s.ServeConn(far)
 	_, _ = near.Write(wire.Greeting(wire.KindPeer))
-	if _, err := near.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("a context may say what members say: %v", err)
-	}
+	fails(t, io.EOF)(near.Read(make([]byte, 1))) // a context may not say what members say
 	near.Close()
 }
 
-// nowhere is a Remote that must not be asked.
-type nowhere struct{ t *testing.T }
-
-func (n nowhere) asked() error {
-	n.t.Error("asked of the cluster")
-	return ErrPartial
-}
-
-func (n nowhere) Find(context.Context, *resource.List) (resource.Record, error) {
-	return resource.Record{}, n.asked()
-}
-
-func (n nowhere) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
-	return resource.Record{}, n.asked()
-}
-
-func (n nowhere) All(context.Context, *resource.List, *Coverage) iter.Seq2[resource.Record, error] {
-	return func(yield func(resource.Record, error) bool) { yield(resource.Record{}, n.asked()) }
-}
-
-func (n nowhere) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
-	return Trace{}, n.asked()
-}
-
-func (n nowhere) Addr() string { return "" }
-
-func (n nowhere) Watch(*resource.List, *database.Watch) func() {
-	_ = n.asked()
-	return func() {}
-}
-
-// Each end hangs up when the other has been silent for peerPatience, and only then.
+// Each end hangs up when the other has been silent for peerTimeout, and only then.
 //
 // Promise (Watches): A member that is silent delays no watch by more than 3 s. See also
 // TestWatchSilentMember.
@@ -215,16 +154,14 @@ func TestPeerSilence(t *testing.T) {
 		}()
 		for range 100 { // both ends send beats
 			time.Sleep(BeatTime)
-			if err := p.Beat(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(p.Beat())
 		}
 		if len(gone) > 0 {
 			t.Fatalf("hung up on a server that lives: %v", <-gone)
 		}
 		begun := time.Now() // this end is silent
 		served.Wait()
-		if d := time.Since(begun); d > peerPatience {
+		if d := time.Since(begun); d > peerTimeout {
 			t.Errorf("served on for %v", d)
 		}
 		if err := <-gone; err == nil {
@@ -233,19 +170,16 @@ func TestPeerSilence(t *testing.T) {
 		near, far := net.Pipe() // a server that is silent, though it takes what is sent
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		q, err := NewPeer(near)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must.Get(NewPeer(near))
 		begun = time.Now()
-		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerPatience {
+		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerTimeout {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		q.Close()
 		near, far = net.Pipe() // a server that takes nothing
 		defer far.Close()
 		begun = time.Now()
-		if _, err := NewPeer(near); err == nil || time.Since(begun) != peerPatience {
+		if _, err := NewPeer(near); err == nil || time.Since(begun) != peerTimeout {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		near.Close()
@@ -254,31 +188,30 @@ func TestPeerSilence(t *testing.T) {
 
 // There is a limit to the watches of one member.
 func TestPeerManyWatches(t *testing.T) {
-	s := NewServer()
-	defer s.Close()
-	p, _ := peering(t, s)
-	l := list(t, resource.Match{"a": "1"})
-	go func() {
-		for i := range uint64(maxWatches + 1) {
-			if p.Watch(i, l) != nil {
-				return
+	synctest.Test(t, func(t *testing.T) { // a busy machine is silent for long
+		s := NewServer()
+		defer s.Close()
+		p, _ := peering(t, s)
+		l := list(t, resource.Match{"a": "1"})
+		go func() {
+			for i := range uint64(maxWatches + 1) {
+				if p.Watch(i, l) != nil {
+					return
+				}
 			}
+		}()
+		for synced := 0; ; synced++ {
+			id, _, refused, err := p.Next()
+			must.OK(err)
+			if refused == nil {
+				continue
+			}
+			if id != maxWatches {
+				t.Errorf("refused watch %d after %d", id, synced)
+			}
+			break
 		}
-	}()
-	for synced := 0; ; {
-		id, _, refused, err := p.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if refused == nil {
-			synced++
-			continue
-		}
-		if id != maxWatches {
-			t.Errorf("refused watch %d after %d", id, synced)
-		}
-		break
-	}
+	})
 }
 
 // FuzzPeer sends arbitrary bytes on a connection of a member.
@@ -292,13 +225,57 @@ func FuzzPeer(f *testing.F) {
 	f.Add(append(wire.Greeting(wire.KindPeer), k.Finish()...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer()
-		near, far := net.Pipe()
-		done := make(chan struct{})
-		go func() { s.ServePeer(far); close(done) }()
-		go func() { _, _ = io.Copy(io.Discard, near) }()
-		_, _ = near.Write(b)
+		near, done := fed(s.ServePeer, b)
 		near.Close()
 		<-done
 		s.Close()
 	})
+}
+
+// The server keeps nothing of the resources that came and went for a watch whose connection is not
+// read. The watch may be a context's or another member's.
+func TestUnreadWatch(t *testing.T) {
+	for name, kind := range map[string]byte{"a context": wire.KindWatch, "a member": wire.KindPeer} {
+		t.Run(name, func(t *testing.T) {
+			s := NewServer()
+			near, far := net.Pipe() // has no buffer
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if kind == wire.KindPeer {
+					s.ServePeer(far)
+				} else {
+					s.ServeConn(far)
+				}
+			}()
+			defer func() {
+				near.Close()
+				s.Close()
+				<-done
+			}()
+			must.Get(near.Write(wire.Greeting(kind)))
+			pattern := list(t, resource.Match{"type": "lamp"})
+			k := wire.NewConn(near)
+			if kind == wire.KindPeer { // a member sends a beat first; then nothing is read
+				if m, err := k.ReadMessage(); err != nil || m.Type != wire.MsgBeat {
+					t.Fatal(m.Type, err)
+				}
+			}
+			k.Begin(wire.MsgWatch, 1)
+			k.Append(pattern.Wire())
+			must.OK(k.Send())
+			for m := (wire.Message{}); m.Type != wire.MsgEvent; { // until Synced: the watch has begun
+				m = must.Get(k.ReadMessage())
+			}
+			owner, lamp := resource.MakeGID(s.Node(), 1, 0), list(t, resource.Attrs{"type": "lamp"})
+			for i := range uint32(4_000) {
+				must.Get(s.Database().Put(owner.WithSerial(i+1), owner, lamp))
+				must.OK(s.Database().Delete(owner.WithSerial(i + 1)))
+			}
+			st := s.Database().Stats()
+			if st.Watched > 1 { // one event may be on its way; a member that is silent for long is cut off
+				t.Errorf("%d watches keep %d entries of 4,000 resources that came and went", st.Watches, st.Watched)
+			}
+		})
+	}
 }

@@ -44,15 +44,12 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
 // WithLiving gives a server in memory, which follows another one, a function that knows the
 // contexts of the node. awaits reports whether a context lives for which joined returns false. The
-// server denies nothing while awaits returns true, for up to two seconds.
+// server denies nothing while awaits returns true, for up to two seconds. A nil awaits is as no
+// WithLiving.
 func WithLiving(awaits func(joined func(context resource.GID) bool) bool) Option {
 	return func(s *Server) {
-		s.awaits = func() bool {
-			return awaits(func(self resource.GID) bool {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return s.lives[self] != nil
-			})
+		if awaits != nil {
+			s.awaits = func() bool { return awaits(s.hasJoined) }
 		}
 	}
 }
@@ -66,7 +63,7 @@ func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 // Locks are taken in this order:
 //
 //	ownServer.mu → all that Listen and Close take
-//	lifeServer.mu, indexState.mu → Server.mu → locks of the database
+//	registrationServer.mu, indexState.mu → Server.mu → locks of the database
 //	node's lock of a socket → Server.mu (the guard asks for the cluster's name, or calls resendTerms)
 //	node's lock of a socket → all that the function of KeepMet takes
 //	Server.wmu → locks of the Remote → database.Watch
@@ -92,21 +89,21 @@ type Server struct {
 	labels      Labels
 	labelled    bool // labels were given
 
-	busy  sync.WaitGroup  // connections, and other goroutines of the server
-	life  context.Context // ends when Close begins; end ends it
-	end   context.CancelFunc
-	node  *node.Listener
-	often *ratelog.Logger // limits log lines that can be repeated
-	check time.Duration   // the interval at which node checks its files; shorter in tests
-	count *counts
-	index indexState
+	busy     sync.WaitGroup  // connections, and other goroutines of the server
+	lifetime context.Context // ends when Close begins; end ends it
+	end      context.CancelFunc
+	node     *node.Listener
+	often    *ratelog.Logger // limits log lines that can be repeated
+	check    time.Duration   // the interval at which node checks its files; shorter in tests
+	count    *counts
+	index    indexState
 
-	mu           sync.Mutex // guards the following fields up to lives, and lifeServer.superseded
+	mu           sync.Mutex // guards the following fields up to contexts, and registrationServer.superseded
 	closed       bool
-	isHandedOver bool                         // the server gave way to a daemon
-	terms        Terms                        // of the last SetTerms
-	conns        map[net.Conn]struct{}        // open connections, to be closed at the end
-	lives        map[resource.GID]*lifeServer // by context
+	isHandedOver bool                                 // the server gave way to a daemon
+	terms        Terms                                // of the last SetTerms
+	conns        map[net.Conn]struct{}                // open connections, to be closed at the end
+	contexts     map[resource.GID]*registrationServer // by context
 
 	wmu     sync.Mutex // guards watches and the end of each
 	watches map[*attached]struct{}
@@ -123,7 +120,7 @@ func NewServer(opts ...Option) *Server {
 // newServer makes a server that has not begun: its node is not registered, and contexts cannot
 // come.
 func newServer(opts []Option) *Server {
-	s := &Server{conns: map[net.Conn]struct{}{}, lives: map[resource.GID]*lifeServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
+	s := &Server{conns: map[net.Conn]struct{}{}, contexts: map[resource.GID]*registrationServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
 	for _, o := range opts {
 		if o != nil {
 			o(s)
@@ -139,7 +136,7 @@ func newServer(opts []Option) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.often = ratelog.New(s.log)
-	s.life, s.end = context.WithCancel(context.Background())
+	s.lifetime, s.end = context.WithCancel(context.Background())
 	if s.awaits == nil {
 		s.awaits = s.awaitsContexts
 	}
@@ -192,8 +189,8 @@ func (s *Server) serveContext(c *wire.Conn) error {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	switch kind {
-	case wire.KindLife:
-		return s.serveLife(c)
+	case wire.KindRegistration:
+		return s.serveRegistrations(c)
 	case wire.KindAsk:
 		return s.serveAsk(c)
 	case wire.KindWatch:
@@ -220,7 +217,7 @@ func (s *Server) closeOf(self resource.GID) error {
 	}
 	s.closed = true
 	handOver := s.isHandedOver
-	for id, l := range s.lives {
+	for id, l := range s.contexts {
 		// A daemon that is restarted hands over if contexts go on.
 		handOver = handOver || id != self && (l.member || s.daemon)
 	}

@@ -14,7 +14,7 @@ import (
 
 // serveAsk answers the questions of one ask connection, one at a time, until the connection ends.
 func (s *Server) serveAsk(c *wire.Conn) error {
-	ctx, gone := context.WithCancel(s.life) // ends when the asking end hangs up
+	ctx, gone := context.WithCancel(s.lifetime) // ends when the asking end hangs up
 	defer gone()
 	a := askServer{s: s, c: c, ctx: ctx}
 	defer a.cur.stop()
@@ -40,7 +40,7 @@ func (s *Server) serveAsk(c *wire.Conn) error {
 			_ = c.SendError(m.ID, err)
 			return err
 		}
-		if s.life.Err() != nil {
+		if s.lifetime.Err() != nil {
 			return nil // cut short by the end of this server: the client asks the next one
 		}
 		if err := a.send(&m, &r); err != nil {
@@ -106,7 +106,7 @@ func (a *askServer) answer(m *wire.Message) (r result, err error) {
 func (a *askServer) begin(pattern *resource.List) {
 	a.pattern = pattern.Clone()
 	a.cur.stop()
-	a.s.awaitRecovery() // a cursor may miss what is offered again after the cursor began
+	_ = a.s.awaitRecovery(a.s.lifetime) // a cursor may miss what is offered again after the cursor began
 	a.cur = cursor{here: a.s.db.Cursor(&a.pattern)}
 }
 
@@ -187,7 +187,7 @@ func fromRemote(r resource.Record, err error) (resource.Record, bool, error) {
 func (s *Server) direct(ctx context.Context, pattern *resource.List, ask func() (resource.Record, bool, error)) (resource.Record, error) {
 	r, ok, err := ask()
 	switch {
-	case s.life.Err() != nil:
+	case s.lifetime.Err() != nil:
 		return resource.Record{}, ErrClosed
 	case err != nil:
 		return resource.Record{}, err

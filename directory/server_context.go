@@ -4,6 +4,7 @@ package directory
 
 import (
 	"crypto/hmac"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// lifeServer is the server's end of the life connection of a context.
-type lifeServer struct {
+// registrationServer is the server's end of the registration connection of a context.
+type registrationServer struct {
 	superseded bool // the context has joined again over another connection; Server.mu guards it
 	member     bool // the context would become the cluster's member in place of this server
 
@@ -22,29 +23,29 @@ type lifeServer struct {
 	out wire.Conn
 }
 
-// serveLife serves a life connection until it ends. Then the context's resources are deleted,
-// unless the context has joined again over another connection or the server is closed.
-func (s *Server) serveLife(c *wire.Conn) error {
+// serveRegistrations serves a registration connection until it ends. Then the context's resources
+// are deleted, unless the context has joined again over another connection or the server is closed.
+func (s *Server) serveRegistrations(c *wire.Conn) error {
 	var offering *offer
 	if s.Follows() {
 		if offering = s.offers.arrives(); offering != nil {
-			defer s.offers.ended(offering)
+			defer s.offers.heard(offering, 0)
 		}
 	}
 	m, err := c.ReadMessage()
 	if err != nil {
 		return err
 	}
-	self, again, list, err := s.join(&m)
+	self, offers, list, err := s.join(&m)
 	if err != nil {
 		_ = c.SendError(m.ID, err)
 		return err
 	}
-	if offering != nil && !s.offers.joins(offering, again, announces(&list)) {
+	if offering != nil && !s.offers.heard(offering, offers) {
 		offering = nil
 	}
 	_, member := list.Get(wire.JoinMember)
-	me := &lifeServer{member: member, out: *wire.NewConn(c.Conn)}
+	me := &registrationServer{member: member, out: *wire.NewConn(c.Conn)}
 	me.mu.Lock() // until the answer to join is sent
 	s.enter(self, me)
 	defer s.leave(self, me)
@@ -56,30 +57,37 @@ func (s *Server) serveLife(c *wire.Conn) error {
 	return s.serveChanges(c, self, offering)
 }
 
-// enter makes me the life connection of a context, in place of an earlier one.
-func (s *Server) enter(self resource.GID, me *lifeServer) {
+// enter makes me the registration connection of a context, in place of an earlier one.
+func (s *Server) enter(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if old := s.lives[self]; old != nil {
+	if old := s.contexts[self]; old != nil {
 		old.superseded = true
 	}
-	s.lives[self] = me
+	s.contexts[self] = me
 	s.mu.Unlock()
-	s.count.joined.Add(1)
+	s.count.add(&s.count.Joined, 1)
+}
+
+// hasJoined reports whether a context has joined and not ended.
+func (s *Server) hasJoined(self resource.GID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.contexts[self] != nil
 }
 
 // leave undoes enter when the connection has ended. It deletes the context's resources, unless the
-// context has another life connection or the server is closed.
-func (s *Server) leave(self resource.GID, me *lifeServer) {
+// context has another registration connection or the server is closed.
+func (s *Server) leave(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if s.lives[self] == me {
-		delete(s.lives, self)
+	if s.contexts[self] == me {
+		delete(s.contexts, self)
 	}
 	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
 	s.mu.Unlock()
 	if !goesOn {
 		n := s.db.DeleteOwner(self)
-		s.count.ended.Add(1)
-		s.count.lapsed.Add(uint64(n))
+		s.count.add(&s.count.Ended, 1)
+		s.count.add(&s.count.Lapsed, n)
 		s.log.Debug("directory: context ended", "context", self, "resources", n)
 	}
 }
@@ -108,7 +116,7 @@ func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) 
 		}
 		rev, err := s.change(self, &m)
 		s.count.change(m.Type, err)
-		if offering != nil && m.Type == wire.MsgRegister && !s.offers.came(offering) {
+		if offering != nil && m.Type == wire.MsgRegister && !s.offers.heard(offering, offering.left-1) {
 			offering = nil
 		}
 		if errors.Is(err, ErrProtocol) {
@@ -128,25 +136,28 @@ func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) 
 	}
 }
 
-// join returns the context that joins with m. again reports whether the context had its identifier
-// before. l is the list of the join, a view of m.
-func (s *Server) join(m *wire.Message) (g resource.GID, again bool, l resource.List, err error) {
+// join returns the context that joins with m. offers is the number of resources that a context
+// announces which had its identifier before. l is the list of the join, a view of m.
+func (s *Server) join(m *wire.Message) (g resource.GID, offers uint64, l resource.List, err error) {
 	p := m.Parser()
 	g, token := p.GID(), p.Take(32)
 	l, err = p.List()
 	if err != nil || m.Type != wire.MsgJoin {
-		return g, false, l, fmt.Errorf("%w: not a join", ErrProtocol)
+		return g, 0, l, fmt.Errorf("%w: not a join", ErrProtocol)
 	}
 	if g.IsZero() {
 		g, err = s.id.Next()
-		return g, false, l, err
+		return g, 0, l, err
 	}
 	if want := s.id.Token(g); !hmac.Equal(want[:], token) || g != g.Context() {
 		// Cause: the node's files were deleted, and another server was started. Remedy: restart the
 		// program.
-		return g, false, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
+		return g, 0, l, fmt.Errorf("%w: it does not know the context %v", ErrDenied, g)
 	}
-	return g, true, l, nil
+	if b, _ := l.Get(wire.JoinOffers); len(b) == 8 {
+		offers = binary.LittleEndian.Uint64(b)
+	}
+	return g, offers, l, nil
 }
 
 // change carries out a change that a context asks for in one of its own resources.

@@ -43,17 +43,14 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 	if err := p.End(); err != nil || m.Type != wire.MsgIndex {
 		return fmt.Errorf("%w: not a request for the index", ErrProtocol)
 	}
-	s.mu.Lock()
-	joined := s.lives[self] != nil
-	s.mu.Unlock()
 	want := s.id.Token(self)
 	switch {
-	case !joined || !hmac.Equal(want[:], token):
+	case !s.hasJoined(self) || !hmac.Equal(want[:], token):
 		return c.SendError(m.ID, fmt.Errorf("%w: it does not know the context %v", ErrDenied, self))
 	case !c.CarriesDescriptors():
 		return c.SendError(m.ID, errNotUnix)
 	}
-	s.awaitRecovery() // from then on a "no" is certain
+	_ = s.awaitRecovery(s.lifetime) // from then on a "no" is certain
 	fd, size, err := s.indexFile()
 	if err != nil {
 		return c.SendError(m.ID, err)
@@ -71,7 +68,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 	switch {
 	case x.off:
 		return -1, 0, fmt.Errorf("%w: they are switched off", errNoIndex)
-	case s.life.Err() != nil:
+	case s.lifetime.Err() != nil:
 		return -1, 0, ErrClosed
 	}
 	if x.ours {
@@ -83,7 +80,7 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		x.ours = false
 	}
 	begun := time.Now()
-	if err = s.db.MakeIndex(s.life, 0); err == nil {
+	if err = s.db.MakeIndex(s.lifetime, 0); err == nil {
 		x.ours = true
 		s.mu.Lock()
 		s.db.SetIndexAlone(s.attachedRemote() == nil)

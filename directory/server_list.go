@@ -64,7 +64,7 @@ func (k *cursor) batch(ctx context.Context, s *Server, c *wire.Conn, id uint64, 
 	}
 	if n == 0 { // answers of other members come one by one: the first does not wait for the last
 		r, ok, uncertain := k.next(ctx, s, pattern)
-		if s.life.Err() != nil {
+		if s.lifetime.Err() != nil {
 			uncertain = ErrClosed
 		}
 		if uncertain != nil || !ok {

@@ -103,9 +103,5 @@ func (s *Server) serveYield(c *wire.Conn) error {
 // awaitsContexts reports whether a context that lived when the server began still lives and has not
 // joined.
 func (s *Server) awaitsContexts() bool {
-	return s.node.Awaits(func(ctx uint64) bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.lives[resource.MakeGID(s.id.Node, ctx, 0)] != nil
-	})
+	return s.node.Awaits(func(ctx uint64) bool { return s.hasJoined(resource.MakeGID(s.id.Node, ctx, 0)) })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -46,9 +47,7 @@ func isLocked(t *testing.T, file string, self resource.GID) bool {
 	}
 	defer f.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(self.Ctx()), Len: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-		t.Error(err)
-	}
+	must.OK(unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	return lock.Type != unix.F_UNLCK
 }
 
@@ -72,37 +71,23 @@ func TestFilesPutBack(t *testing.T) {
 				c := joined(t, path)
 				l := list(t, resource.Attrs{"of": "before"})
 				id := c.Self().WithSerial(1)
-				if _, err := c.Register(t.Context(), id, l); err != nil {
-					t.Fatal(err)
-				}
-				before, err := os.ReadFile(path + nodeSuffix)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Get(c.Register(t.Context(), id, l))
+				before := must.Get(os.ReadFile(path + nodeSuffix))
 				var was []fs.FileInfo
 				all := []string{path + lockSuffix, path + nodeSuffix, path}
 				for _, p := range all {
-					fi, err := os.Lstat(p)
-					if err != nil {
-						t.Fatal(err)
-					}
+					fi := must.Get(os.Lstat(p))
 					was = append(was, fi)
 				}
 				removed := map[string]bool{}
 				for _, suffix := range suffixes {
 					removed[path+suffix] = true
-					if err := os.Remove(path + suffix); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(os.Remove(path + suffix))
 				}
 				if suffixes == nil { // at once: the server may put files back meanwhile
 					gone := filepath.Join(t.TempDir(), "gone")
-					if err := os.Rename(filepath.Dir(path), gone); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.RemoveAll(gone); err != nil {
-						t.Fatal(err)
-					}
+					must.OK(os.Rename(filepath.Dir(path), gone))
+					must.OK(os.RemoveAll(gone))
 				}
 				for i, p := range all {
 					eventually.True(t, p+" comes back", func() bool {
@@ -110,24 +95,21 @@ func TestFilesPutBack(t *testing.T) {
 						return err == nil && (suffixes != nil && !removed[p] || fi.ModTime() != was[i].ModTime())
 					})
 				}
-				eventually.True(t, "the socket is served", func() bool {
+				served := func(path string) bool {
 					nc, err := DialSocket(path)(t.Context())
 					if err == nil {
 						nc.Close()
 					}
 					return err == nil
-				})
+				}
+				eventually.True(t, "the socket is served", func() bool { return served(path) })
 				if after, err := os.ReadFile(path + nodeSuffix); string(after) != string(before) {
 					t.Errorf("the identity was %q and is %q: %v", before, after, err)
 				}
 				if daemon == "daemon" {
 					eventually.True(t, "the second path is served", func() bool {
 						b, err := os.ReadFile(second + nodeSuffix)
-						nc, e := DialSocket(second)(t.Context())
-						if e == nil {
-							nc.Close()
-						}
-						return err == nil && e == nil && strings.Contains(string(b), path+"\n")
+						return served(second) && err == nil && strings.Contains(string(b), path+"\n")
 					})
 				}
 				eventually.True(t, "the context shows itself in the lock", func() bool { return isLocked(t, path+lockSuffix, c.Self()) })
@@ -135,13 +117,9 @@ func TestFilesPutBack(t *testing.T) {
 					s.Close()
 					t.Errorf("a second server: %v", err)
 				}
-				if a, err := joined(t, path).Find(t.Context(), l); err != nil || a.ID != id {
-					t.Errorf("found %v: %v", a.ID, err)
-				}
+				found(t, id)(joined(t, path).Find(t.Context(), l))
 				s.Close()
-				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("the socket is left: %v", err)
-				}
+				fails(t, fs.ErrNotExist)(os.Lstat(path))
 				select {
 				case <-s.Displaced():
 					t.Error("the server says that another has its place")
@@ -161,21 +139,15 @@ func TestMemberFilePutBack(t *testing.T) {
 	path := sock(t)
 	member := path + memberSuffix
 	s := serve(t, path, AsDaemon(), inCluster(), looking(often))
-	if err := os.Remove(member); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(member))
 	eventually.True(t, "the member file comes back", func() bool {
 		_, err := os.Lstat(member)
 		return err == nil
 	})
 	next := displace(t, s, path, inCluster())
-	if _, err := os.Lstat(member); err != nil {
-		t.Error("a server that was displaced removes what is another's: ", err)
-	}
+	must.Get(os.Lstat(member))
 	next.Close()
-	if _, err := os.Lstat(member); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("the other server does not remove it: ", err)
-	}
+	fails(t, fs.ErrNotExist)(os.Lstat(member)) // the other server removes it
 }
 
 // displace removes the folder of s, which serves at path, and starts another daemon there. It
@@ -184,9 +156,7 @@ func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
 	t.Helper()
 	var next *Server
 	for try := 0; next == nil; try++ { // s may put its files back first
-		if err := os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)))
 		t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)) })
 		var err error
 		if next, err = Listen(path, append(opts, AsDaemon())...); err != nil && !errors.Is(err, ErrInUse) {
@@ -196,7 +166,7 @@ func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
 	t.Cleanup(func() { next.Close() })
 	<-s.Displaced()
 	s.Close()
-	<-s.life.Done()
+	<-s.lifetime.Done()
 	return next
 }
 
@@ -206,9 +176,7 @@ func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	s := displace(t, serve(t, path, AsDaemon(), looking(often)), path)
 	c := joined(t, path)
-	if _, err := c.Lookup(t.Context(), c.Self()); !errors.Is(err, ErrNotFound) {
-		t.Error(err)
-	}
+	fails(t, ErrNotFound)(c.Lookup(t.Context(), c.Self()))
 	if joined(t, path).Node() != s.Node() {
 		t.Error("another node serves")
 	}
@@ -218,9 +186,7 @@ func TestDisplaced(t *testing.T) {
 func TestYieldWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, looking(never))
-	if err := os.Remove(path + lockSuffix); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(path + lockSuffix))
 	d := serve(t, path, AsDaemon())
 	if d.Node() != s.Node() {
 		t.Error("the daemon is another node")
@@ -302,16 +268,14 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	path, full := filepath.Join(dir, "d.sock"), filepath.Join(dir, "full")
 	fill := func() {
-		f, err := os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))
 		defer f.Close()
-		for err == nil {
-			_, err = f.Write(make([]byte, 4096))
-		}
-		if !errors.Is(err, unix.ENOSPC) {
-			t.Fatal(err)
+		for {
+			if _, err := f.Write(make([]byte, 4096)); errors.Is(err, unix.ENOSPC) {
+				return
+			} else if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	fill()
@@ -322,9 +286,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if names(t, err, path+nodeSuffix); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a first server: %v", err)
 	}
-	if err := os.Remove(full); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(full))
 	serve(t, path).Close()
 	fill()
 	var node resource.NodeID
@@ -336,10 +298,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		node = s.Node()
 		s.Close()
 	}
-	ls, err := NewLabels(resource.Attrs{"zone": "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ls := must.Get(NewLabels(resource.Attrs{"zone": "a"}))
 	var log strings.Builder
 	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
@@ -349,19 +308,14 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if !strings.Contains(log.String(), path+nodeSuffix) {
 		t.Errorf("nothing is said of labels that cannot be kept: %s", &log)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	cs := make([]*Client, 3)
 	for i := range cs {
-		if cs[i], err = JoinNode(ctx, path, slog.New(slog.DiscardHandler), nil); err != nil {
-			t.Fatal(err)
-		}
-		defer cs[i].Close()
+		cs[i] = joinedNode(t, path, nil)
 	}
 	cs[0].Close() // the client that served
-	if _, err := cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})); err != nil {
-		t.Errorf("after the server went: %v", err)
-	}
+	must.Get(cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
 }
 
 // A process that may not write large files gets an error. SIGXFSZ does not end it.
@@ -370,9 +324,7 @@ func TestFileSizeLimit(t *testing.T) {
 		return
 	}
 	limit := func(n uint64) {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}))
 	}
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Max != unix.RLIM_INFINITY {
@@ -399,9 +351,7 @@ func TestFileSizeLimit(t *testing.T) {
 	serve(t, path)
 	c := joined(t, path)
 	for range 3 * indexAfter {
-		if _, err := c.Find(t.Context(), list(t, resource.Match{"a": "b"})); !errors.Is(err, ErrNotFound) {
-			t.Fatal(err)
-		}
+		fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))
 	}
 	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, unix.EFBIG) {
 		t.Errorf("memory larger than files may be: %v", err)
@@ -420,19 +370,12 @@ func TestNoDescriptors(t *testing.T) {
 	path := sock(t)
 	var log lines
 	s := serve(t, path, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	at, err := s.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
 	c := joined(t, path)
 	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Getrlimit(unix.RLIMIT_NOFILE, &most))
 	most.Cur = 64
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &most); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Setrlimit(unix.RLIMIT_NOFILE, &most))
 	var full []int
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -460,17 +403,12 @@ func TestNoDescriptors(t *testing.T) {
 		waiting = append(waiting, fd)
 	}
 	eventually.True(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
-	if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)); err != nil {
-		t.Errorf("a client that has joined: %v", err)
-	}
+	must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))
 	for _, fd := range full {
 		unix.Close(fd)
 	}
 	joined(t, path)
-	d, err := Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix)))
 	d.Close()
 }
 
@@ -478,30 +416,17 @@ func TestNoDescriptors(t *testing.T) {
 // clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
-	s, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Listen(path))
 	defer s.Close()
-	at, err := s.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
-	c, err := JoinNode(ctx, at+"?node="+path+".node", s.log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))
 	defer c.Close()
 	l, _ := resource.NewPattern(resource.Attrs{"over": "tcp"})
 	id := c.Self().WithSerial(1)
-	if _, err := c.Register(ctx, id, l); err != nil {
-		t.Fatal(err)
-	}
-	if a, err := c.Find(ctx, l); err != nil || a.ID != id {
-		t.Fatalf("found %v: %v", a.ID, err)
-	}
+	must.Get(c.Register(ctx, id, l))
+	found(t, id)(c.Find(ctx, l))
 	for _, bad := range []string{"tcp://0.0.0.0:0", "tcp://192.0.2.1:0", "tcp://127.0.0.1", "127.0.0.1:0", "tcp://%zz"} {
 		if at, err := s.ListenTCP(bad); err == nil {
 			t.Errorf("%s is served at %s", bad, at)
@@ -513,9 +438,7 @@ func TestTCP(t *testing.T) {
 		}
 	}
 	s.Close()
-	if _, err := DialSocket(at + "?node=" + path + ".node")(ctx); !errors.Is(err, ErrNoDirectory) {
-		t.Errorf("a closed one: %v", err)
-	}
+	fails(t, ErrNoDirectory)(DialSocket(at + "?node=" + path + ".node")(ctx)) // a closed one
 	if _, err := DialSocket(strings.Repeat("x", 200))(ctx); err == nil || !strings.Contains(err.Error(), "107") {
 		t.Errorf("a long path: %v", err)
 	}

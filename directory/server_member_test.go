@@ -18,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -32,16 +33,9 @@ func inCluster() Option {
 // ask looks for a resource that no server has.
 func ask(t *testing.T, s *Server) error {
 	t.Helper()
-	c, err := Join(context.Background(), s.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(Join(context.Background(), s.Dialer()))
 	defer c.Close()
-	p, err := resource.NewPattern(resource.Attrs{"no": "such"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.Find(context.Background(), p)
+	_, err := c.Find(context.Background(), list(t, resource.Match{"no": "such"}))
 	_, lookup := c.Lookup(context.Background(), resource.MakeGID(s.Node()^1, 1, 1))
 	if errors.Is(err, ErrPartial) != errors.Is(lookup, ErrPartial) || errors.Is(err, ErrNotFound) != errors.Is(lookup, ErrNotFound) {
 		t.Errorf("find: %v; lookup: %v", err, lookup)
@@ -53,27 +47,14 @@ func ask(t *testing.T, s *Server) error {
 // without the settings of a member serves the node. Other changes of its server do not matter.
 func TestNodeBelongsToCluster(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
-	serve := func(opts ...Option) *Server {
-		t.Helper()
-		s, err := Listen(path, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
-		return s
-	}
+	serve := func(opts ...Option) *Server { return serve(t, path, opts...) }
 	// handOver ends a daemon while a context lives.
 	handOver := func(opts ...Option) {
 		t.Helper()
 		s := serve(append(opts, AsDaemon())...)
-		c, err := Join(context.Background(), s.Dialer())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(Join(context.Background(), s.Dialer()))
 		defer c.Close()
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.Close())
 	}
 	uncertain := func(s *Server) {
 		t.Helper()
@@ -111,19 +92,13 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	certain(serve())
 
 	handOver(inCluster())
-	if err := os.Remove(path + nodeSuffix); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Remove(path + nodeSuffix))
 	certain(serve()) // another node
 
 	other := filepath.Join(t.TempDir(), "other")
-	if err := os.WriteFile(other, []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.WriteFile(other, []byte("mine"), 0o600))
 	os.Remove(path + memberSuffix)
-	if err := os.Symlink(other, path+memberSuffix); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Symlink(other, path+memberSuffix))
 	handOver(inCluster())
 	certain(serve(AsDaemon())) // the file is neither replaced nor removed, and it is no mark
 	if b, err := os.ReadFile(other); string(b) != "mine" {
@@ -198,15 +173,11 @@ func (s *stay) expect(t *testing.T, what string, lates, ends []bool) {
 // A membership begins and ends with its server. It is handed over where another server goes on in
 // its place, and the terms of the contexts remain those of the cluster.
 func TestMembership(t *testing.T) {
-	path, log := sock(t), slog.New(slog.DiscardHandler)
+	path := sock(t)
 	var s stay
 	open := func(opts ...ClientOption) *Client {
 		t.Helper()
-		c, err := JoinNode(t.Context(), path, log, []Option{s.option()}, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
+		c := joinedNode(t, path, []Option{s.option()}, opts...)
 		if m := c.Terms(); !m.Member || m.Cluster != "stay" {
 			t.Errorf("terms %+v", m)
 		}
@@ -220,9 +191,7 @@ func TestMembership(t *testing.T) {
 	d := serve(t, path, AsDaemon(), s.option())
 	s.expect(t, "a daemon takes over", []bool{false, true, false}, []bool{true, true})
 	// The answer proves that b has joined again.
-	if err := b.Delete(t.Context(), b.Self().WithSerial(9)); !errors.Is(err, ErrNotFound) {
-		t.Fatal(err)
-	}
+	fails(t, ErrNotFound)(nil, b.Delete(t.Context(), b.Self().WithSerial(9)))
 	d.Close() // b serves in its place
 	s.expect(t, "the context takes over again", []bool{false, true, false, true}, []bool{true, true, true})
 	b.Close()
@@ -240,24 +209,12 @@ func TestMembership(t *testing.T) {
 func TestMembershipOfOne(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		var st stay
-		s, err := Listen(sock(t), st.option())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := Join(t.Context(), s.Dialer(), AsMember())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(Listen(sock(t), st.option()))
+		c := must.Get(Join(t.Context(), s.Dialer(), AsMember()))
 		if other {
-			c, err := Join(t.Context(), s.Dialer(), AsMember())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			joinedBy(t, s.Dialer(), AsMember())
 		}
-		if err := s.closeOf(c.Self()); err != nil {
-			t.Error(err)
-		}
+		must.OK(s.closeOf(c.Self()))
 		st.expect(t, "it ends", []bool{false}, []bool{other})
 		c.Close()
 	}
@@ -272,65 +229,28 @@ func TestMembershipFails(t *testing.T) {
 	if c, err := JoinNode(t.Context(), path, log, []Option{s.option()}); !errors.Is(err, broken) || c != nil {
 		t.Fatalf("joined: %v", err)
 	}
-	if _, err := Listen(path, s.option()); !errors.Is(err, broken) {
-		t.Fatalf("served: %v", err)
-	}
-	c, err := JoinNode(t.Context(), path, log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	fails(t, broken)(Listen(path, s.option()))
+	joinedNode(t, path, nil)
 	// A process that only joins is not affected.
-	other, err := JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember()))
 	other.Close()
 }
 
 // A question that waits for the cluster while its server ends goes to the next server. The caller
 // sees no error.
 func TestRemoteEnds(t *testing.T) {
-	path, log := sock(t), slog.New(slog.DiscardHandler)
-	r := &hanging{asked: make(chan struct{}, 2)}
-	with := []Option{WithMembership(func(s *Server, _ bool) (func(bool), error) {
-		s.Attach(r)
-		return func(bool) {}, nil
-	})}
-	a, err := JoinNode(t.Context(), path, log, with)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	b, err := JoinNode(t.Context(), path, log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	path := sock(t)
+	asked := make(chan struct{}, 2)
+	a := joinedNode(t, path, []Option{withRemote(silent(asked))})
+	b := joinedNode(t, path, nil)
 	got := make(chan error, 1)
 	go func() {
 		_, err := b.Find(context.Background(), list(t, resource.Match{"a": "b"}))
 		got <- err
 	}()
-	<-r.asked
+	<-asked
 	a.Close()
-	if err := <-got; !errors.Is(err, ErrNotFound) {
-		t.Errorf("answered %v", err)
-	}
-}
-
-// hanging is a Remote that does not answer.
-type hanging struct {
-	Remote
-	asked chan struct{}
-}
-
-func (h *hanging) Addr() string { return "" }
-
-func (h *hanging) Find(ctx context.Context, _ *resource.List) (r resource.Record, err error) {
-	h.asked <- struct{}{}
-	<-ctx.Done()
-	return r, context.Cause(ctx)
+	fails(t, ErrNotFound)(nil, <-got)
 }
 
 // The member file has the addresses of other members soon after they have changed, however seldom

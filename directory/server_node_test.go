@@ -4,8 +4,8 @@ package directory
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"runtime"
 	"strconv"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/os/cgroup"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -36,9 +38,7 @@ func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Reco
 // change it. See also TestNodesOfCluster.
 func TestNode(t *testing.T) {
 	ctx := context.Background()
-	path := sock(t)
-	s := serve(t, path, WithLabels(labels(t, resource.Attrs{"zone": "a", "gpu": "2"})))
-	c := joined(t, path)
+	path, s, c := begun(t, WithLabels(labels(t, resource.Attrs{"zone": "a", "gpu": "2"})))
 	id := NodeResource(s.Node())
 	host, _ := os.Hostname()
 	for _, p := range []*resource.List{
@@ -73,22 +73,14 @@ func TestNode(t *testing.T) {
 		t.Errorf("by its identifier: %+v, %v", a, err)
 	}
 	before, _ := c.Lookup(ctx, id)
-	if _, err := c.Register(ctx, id, list(t, nil)); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("registering a node: %v", err)
-	}
-	if _, err := c.Update(ctx, id, 0, list(t, nil)); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("changing a node: %v", err)
-	}
-	if err := c.Delete(ctx, id); !errors.Is(err, ErrNotOwner) {
-		t.Errorf("deleting a node: %v", err)
-	}
+	fails(t, ErrNotOwner)(c.Register(ctx, id, list(t, nil)))  // registering a node
+	fails(t, ErrNotOwner)(c.Update(ctx, id, 0, list(t, nil))) // changing a node
+	fails(t, ErrNotOwner)(nil, c.Delete(ctx, id))             // deleting a node
 	if a, err := c.Lookup(ctx, id); err != nil || a.Revision != before.Revision || !a.Attrs.Equal(&before.Attrs) {
 		t.Errorf("after all that: %+v, %v", a, err)
 	}
 	other := &Client{dial: DialSocket(path), self: id}
-	if _, err := other.join(ctx, nil); !errors.Is(err, ErrDenied) {
-		t.Errorf("joining as the node: %v", err)
-	}
+	fails(t, ErrDenied)(other.join(ctx, nil)) // joining as the node
 }
 
 // Whatever process serves, there is one node. A watch of the node sees changes and never an end. A
@@ -96,30 +88,15 @@ func TestNode(t *testing.T) {
 //
 // Promise (Nodes): A node stays the same when another process serves it, with its labels.
 func TestNodeOutlivesServers(t *testing.T) {
-	ctx, stop := context.WithCancel(context.Background())
+	path, s, c := begun(t, AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"})))
+	next, stop := iter.Pull2(c.Watch(eventually.Context(t), list(t, resource.Match{AttrKind: "node"})))
 	defer stop()
-	path := sock(t)
-	s := serve(t, path, AsDaemon(), WithLabels(labels(t, resource.Attrs{"zone": "a"})))
-	c := joined(t, path)
-	events := make(chan Event)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ev, err := range c.Watch(ctx, list(t, resource.Match{AttrKind: "node"})) {
-			if err != nil {
-				return
-			}
-			select {
-			case events <- ev:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	defer func() { stop(); <-ended }()
 	expect := func(kind EventKind, zone string) (rev uint64) {
 		t.Helper()
-		ev := <-events
+		ev, err, _ := next()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if ev.Kind != kind || ev.Attrs.GetString("zone") != zone || kind != Synced && ev.ID != NodeResource(s.Node()) {
 			t.Fatalf("%v %v %v, want %v, zone %q", ev.Kind, ev.ID, &ev.Attrs, kind, zone)
 		}
@@ -139,9 +116,7 @@ func TestNodeOutlivesServers(t *testing.T) {
 		{[]Option{AsDaemon()}, ""}, // a daemon without labels removes them
 		{nil, ""},
 	} {
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(s.Close())
 		s = serve(t, path, next.opts...)
 		now := expect(Changed, next.zone)
 		if now <= rev {
@@ -162,11 +137,7 @@ func TestNodesShareDatabase(t *testing.T) {
 	one, two := NewServer(WithDatabase(db), WithIdentity(first)), NewServer(WithDatabase(db))
 	defer one.Close()
 	defer two.Close()
-	c, err := Join(context.Background(), one.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joinedBy(t, one.Dialer())
 	all := list(t, resource.Match{AttrKind: "node"})
 	if a := nodes(t, c, all); len(a) != 2 {
 		t.Errorf("%d nodes", len(a))

@@ -28,7 +28,7 @@ func (s *Server) servePeer(c *wire.Conn) error {
 		return fmt.Errorf("%w: a member begins with kind %d", ErrProtocol, kind)
 	}
 	p := peerServer{s: s, out: *wire.NewConn(c.Conn), watches: map[uint64]peerWatch{}}
-	ctx, cancel := context.WithCancel(s.life)
+	ctx, cancel := context.WithCancel(s.lifetime)
 	defer p.busy.Wait()
 	defer c.Close() // ends writes under way
 	defer cancel()

@@ -4,12 +4,10 @@ package directory
 
 import (
 	"context"
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -106,44 +104,15 @@ func (f *offers) arrives() *offer {
 	return o
 }
 
-// joins records that the context of o has joined, whether again, and announces n resources. It
-// reports whether resources of o may come.
-func (f *offers) joins(o *offer, again bool, n uint64) bool {
+// heard records that something has come of o, after which left resources are still to come. It
+// reports whether there are any.
+func (f *offers) heard(o *offer, left uint64) (more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !again || n == 0 {
-		delete(f.open, o)
-		return false
-	}
-	o.left, o.heard = n, time.Now()
-	return true
-}
-
-// came records that one resource of o has come. It reports whether more may come.
-func (f *offers) came(o *offer) (more bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	o.heard = time.Now()
-	if o.left--; o.left == 0 {
+	if o.left, o.heard = left, time.Now(); left == 0 {
 		delete(f.open, o)
 	}
-	return o.left > 0
-}
-
-// ended records that no more resources of o come.
-func (f *offers) ended(o *offer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.open, o)
-}
-
-// announces returns the number of resources that the list of a join announces.
-func announces(l *resource.List) uint64 {
-	b, _ := l.Get(wire.JoinOffers)
-	if len(b) != 8 {
-		return 0
-	}
-	return binary.LittleEndian.Uint64(b)
+	return left > 0
 }
 
 // untilRecovered calls ask, again and again until the server has recovered, until ask reports true.
@@ -155,7 +124,7 @@ func (s *Server) untilRecovered(ctx context.Context, ask func() (resource.Record
 		switch {
 		case ok || recovered:
 			return r, ok, nil
-		case s.life.Err() != nil:
+		case s.lifetime.Err() != nil:
 			return r, false, ErrClosed
 		}
 		if err = sleep(ctx, recoveryStep); err != nil {
@@ -164,7 +133,9 @@ func (s *Server) untilRecovered(ctx context.Context, ask func() (resource.Record
 	}
 }
 
-// awaitRecovery waits until the server has recovered or ended.
-func (s *Server) awaitRecovery() {
-	_, _, _ = s.untilRecovered(s.life, func() (r resource.Record, ok bool) { return })
+// awaitRecovery waits until the server has recovered. An error says that ctx or the server has
+// ended first.
+func (s *Server) awaitRecovery(ctx context.Context) error {
+	_, _, err := s.untilRecovered(ctx, func() (r resource.Record, ok bool) { return })
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -23,7 +24,7 @@ func follower(t *testing.T) *Server {
 	return s
 }
 
-// An offering is the life connection of a context that has joined again.
+// An offering is the registration connection of a context that has joined again.
 type offering struct {
 	t    *testing.T
 	k    *wire.Conn
@@ -34,16 +35,10 @@ type offering struct {
 // announce joins s as context n of the earlier server and announces count resources, or none.
 func announce(t *testing.T, s *Server, n uint64, count int) *offering {
 	t.Helper()
-	nc, err := s.Dialer()(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Get(s.Dialer()(t.Context()))
 	c := &Client{self: resource.MakeGID(1, 1<<24|n, 0), dial: func(context.Context) (net.Conn, error) { return nc, nil }}
 	c.token = s.id.Token(c.self)
-	lc, err := c.join(t.Context(), func() int { return count })
-	if err != nil {
-		t.Fatal(err)
-	}
+	lc := must.Get(c.join(t.Context(), func() int { return count }))
 	return &offering{t, lc.c, c.self, 0}
 }
 
@@ -71,11 +66,7 @@ func TestOfferIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := follower(t)
 		o := announce(t, s, 1, 12)
-		c, err := Join(t.Context(), s.Dialer())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c := joinedBy(t, s.Dialer())
 		last := o.self.WithSerial(12)
 		lamps := list(t, resource.Match{"type": "lamp"})
 		var wg sync.WaitGroup
@@ -85,9 +76,7 @@ func TestOfferIsAwaited(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := c.Find(t.Context(), list(t, resource.Match{"type": "another"})); !errors.Is(err, ErrNotFound) {
-				t.Error("a find:", err)
-			}
+			fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"type": "another"})))
 			if s.Database().Len() < 12 {
 				t.Error("denied in the midst of an offer")
 			}
@@ -204,21 +193,11 @@ func TestSlowOffer(t *testing.T) {
 				return nc, err
 			}
 		}
-		owner, err := Join(t.Context(), dialer(true))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer owner.Close()
-		asker, err := Join(t.Context(), dialer(false))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer asker.Close()
+		owner := joinedBy(t, dialer(true))
+		asker := joinedBy(t, dialer(false))
 		const n = 10
 		for i := range uint32(n) {
-			if _, err := owner.Register(t.Context(), owner.Self().WithSerial(i+1), list(t, resource.Attrs{"type": "lamp"})); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(owner.Register(t.Context(), owner.Self().WithSerial(i+1), list(t, resource.Attrs{"type": "lamp"})))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -231,19 +210,13 @@ func TestSlowOffer(t *testing.T) {
 		})
 		synctest.Wait()
 		second := follower(t)
-		second.awaits = func() bool { // as if owner showed its presence
-			second.mu.Lock()
-			defer second.mu.Unlock()
-			return second.lives[owner.Self()] == nil
-		}
+		second.awaits = func() bool { return !second.hasJoined(owner.Self()) } // as if owner showed its presence
 		mu.Lock()
 		now, slow = second, true
 		mu.Unlock()
 		first.Close()
 		for i := range uint32(n) {
-			if _, err := asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)); err != nil {
-				t.Errorf("a resource that is being offered: %v", err)
-			}
+			must.Get(asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)))
 		}
 		time.Sleep(2 * GoneGrace)
 		cancel()
@@ -256,14 +229,7 @@ func TestSlowOffer(t *testing.T) {
 func TestJoinIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := follower(t)
-		nc, err := s.Dialer()(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		if _, err := nc.Write(wire.Greeting(wire.KindLife)); err != nil {
-			t.Fatal(err)
-		}
+		raw(t, s.Dialer(), wire.KindRegistration)
 		synctest.Wait()
 		if s.Recovered() {
 			t.Error("recovered while a context joins")
@@ -295,20 +261,6 @@ func TestRecoversWhenContextsCanCome(t *testing.T) {
 	})
 }
 
-// recovering returns a server whose node has had another one before, and a client of it. A context
-// that lived before joins once done is set.
-func recovering(t *testing.T, done *atomic.Bool) (*Server, *Client) {
-	t.Helper()
-	s := follower(t)
-	s.awaits = func() bool { return !done.Load() }
-	c, err := Join(t.Context(), s.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return s, c
-}
-
 // offerLater offers one resource of c at once and another one later, as after the death of an
 // earlier server. Then it sets done.
 func offerLater(t *testing.T, s *Server, c *Client, done *atomic.Bool) (ids []resource.GID) {
@@ -326,53 +278,6 @@ func offerLater(t *testing.T, s *Server, c *Client, done *atomic.Bool) (ids []re
 	time.AfterFunc(offerSilence/20, func() { offer(ids[1]); done.Store(true); close(offered) })
 	t.Cleanup(func() { <-offered })
 	return ids
-}
-
-// Resources that contexts are still offering again are in a listing.
-func TestListingWhileRecovering(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var done atomic.Bool
-		s, c := recovering(t, &done)
-		ids := offerLater(t, s, c, &done)
-		if s.Recovered() {
-			t.Error("recovered at once")
-		}
-		n := 0
-		for _, err := range c.FindAll(t.Context(), list(t, resource.Match{"type": "lamp"})) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			n++
-		}
-		if n != len(ids) {
-			t.Errorf("%d of %d", n, len(ids))
-		}
-	})
-}
-
-// Resources that contexts are still offering again come before Synced in a watch.
-func TestWatchWhileRecovering(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var done atomic.Bool
-		s, c := recovering(t, &done)
-		ids := offerLater(t, s, c, &done)
-		if s.Recovered() {
-			t.Error("recovered at once")
-		}
-		n := 0
-		for ev, err := range c.Watch(t.Context(), list(t, resource.Match{"type": "lamp"})) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ev.Kind == Synced {
-				break
-			}
-			n++
-		}
-		if n != len(ids) {
-			t.Errorf("%d of %d before Synced", n, len(ids))
-		}
-	})
 }
 
 // A question ends with its context, even while the server recovers.
@@ -394,10 +299,7 @@ func TestCancelWhileRecovering(t *testing.T) {
 // processor. A context that has ended is not waited for.
 func TestLateContextIsAwaited(t *testing.T) {
 	path := sock(t)
-	first, err := Listen(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(Listen(path))
 	early, ended := joined(t, path), joined(t, path)
 	come, dials := make(chan struct{}), 0
 	late, err := Join(t.Context(), func(ctx context.Context) (net.Conn, error) {
@@ -415,9 +317,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 	}
 	defer late.Close()
 	id := late.Self().WithSerial(1)
-	if _, err := late.Register(t.Context(), id, list(t, resource.Attrs{"type": "lamp"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(late.Register(t.Context(), id, list(t, resource.Attrs{"type": "lamp"})))
 	ended.Close()
 	first.Close()
 	s := serve(t, path)
@@ -433,9 +333,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 		t.Error("recovered without a context that lives")
 	}
 	close(come)
-	if a, err := early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})); err != nil || a.ID != id {
-		t.Errorf("what it has: %v, %v", a.ID, err)
-	}
+	found(t, id)(early.Find(t.Context(), list(t, resource.Attrs{"type": "lamp"})))
 	if s.awaits() {
 		t.Error("no other context lives, and one is awaited")
 	}
@@ -448,21 +346,13 @@ func TestLateContextIsAwaited(t *testing.T) {
 // they own, within bounds of 2 s and 30 s. See also TestFilesPutBack.
 func TestRecoveryTakesNoTime(t *testing.T) {
 	path := sock(t)
-	first, err := Listen(path, AsDaemon(), Also(path+"2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := first.ListenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(Listen(path, AsDaemon(), Also(path+"2")))
+	at := must.Get(first.ListenTCP("tcp://127.0.0.1:0"))
 	overTCP := at + "?node=" + path + nodeSuffix
 	killed := joined(t, path)
 	all := map[string]*Client{"Unix": joined(t, path), "second": joined(t, path+"2"), "TCP": joined(t, overTCP)}
 	for name, c := range all {
-		if _, err := c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"at": name})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"at": name})))
 	}
 	killed.Close()
 	first.Close()
@@ -470,33 +360,13 @@ func TestRecoveryTakesNoTime(t *testing.T) {
 	if s.Recovered() && time.Since(*s.opened.Load()) < offerSilence {
 		t.Error("recovered without the context at the TCP port")
 	}
-	if _, err := s.ListenTCP(at); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.ListenTCP(at))
 	for name, c := range all { // each answer comes after the context's offer
-		if _, err := c.Update(t.Context(), c.Self().WithSerial(1), 0, list(t, resource.Attrs{"at": name})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Update(t.Context(), c.Self().WithSerial(1), 0, list(t, resource.Attrs{"at": name})))
 	}
 	now := time.Now()
 	s.opened.Store(&now)
 	if !s.Recovered() {
 		t.Error("all contexts that live have offered what they own, and the server has not recovered")
-	}
-}
-
-// A watch reports a resource of its own node gone as soon as the next server has reported what it
-// has, and one of another node after GoneGrace.
-func TestWatchExpiry(t *testing.T) {
-	var v View
-	for n := range resource.NodeID(3) {
-		v.Take(Event{Kind: Appeared, Record: resource.Record{ID: resource.MakeGID(1+n, 1, 1), Revision: 1}})
-	}
-	v.Begin()
-	if gone := v.ExpireOf(2); len(gone) != 1 || gone[0].Kind != Gone || gone[0].ID.Node() != 2 {
-		t.Errorf("gone of node 2: %v", gone)
-	}
-	if gone := v.Expire(); len(gone) != 2 {
-		t.Errorf("gone of the others: %v", gone)
 	}
 }

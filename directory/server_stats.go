@@ -4,7 +4,8 @@ package directory
 
 import (
 	"errors"
-	"sync/atomic"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/database"
@@ -34,88 +35,78 @@ type QuestionStats struct {
 	Took                         histogram.Snapshot // how long the questions took
 }
 
-// counts has the counters of a server.
+// counts has what a server counts: the fields of Stats from Joined on.
 type counts struct {
-	joined, ended                                        atomic.Uint64
-	registered, changed, deleted, lapsed, refused, watch atomic.Uint64
-	find, lookup, all, next                              questions
+	mu   sync.Mutex // guards the Stats
+	took []*histogram.Histogram
+	Stats
 }
 
-// questions has the counters of the questions of one kind.
-type questions struct {
-	found, none, partial, failed atomic.Uint64
-	took                         *histogram.Histogram
-}
+// kinds has the messages that are questions, in the order of Stats.Questions.
+var kinds = []byte{wire.MsgFind, wire.MsgLookup, wire.MsgList, wire.MsgMore}
 
 func newCounts() *counts {
 	n := &counts{}
-	for _, q := range []*questions{&n.find, &n.lookup, &n.all, &n.next} {
-		q.took = histogram.Durations()
+	for _, kind := range []string{"find", "lookup", "all", "next"} {
+		n.Questions = append(n.Questions, QuestionStats{Kind: kind})
+		n.took = append(n.took, histogram.Durations())
 	}
 	return n
+}
+
+// add adds to a counter of n.
+func (n *counts) add(counter *uint64, by int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	*counter += uint64(by)
 }
 
 // change counts a context's request to change one of its resources.
 func (n *counts) change(typ byte, err error) {
 	switch {
 	case err != nil:
-		n.refused.Add(1)
+		n.add(&n.Refused, 1)
 	case typ == wire.MsgRegister:
-		n.registered.Add(1)
+		n.add(&n.Registered, 1)
 	case typ == wire.MsgUpdate:
-		n.changed.Add(1)
+		n.add(&n.Changed, 1)
 	case typ == wire.MsgDelete:
-		n.deleted.Add(1)
+		n.add(&n.Deleted, 1)
 	}
 }
 
 // question counts a question, by how it ended.
 func (n *counts) question(typ byte, ok bool, err error, took time.Duration) {
-	var q *questions
-	switch typ {
-	case wire.MsgFind:
-		q = &n.find
-	case wire.MsgLookup:
-		q = &n.lookup
-	case wire.MsgList:
-		q = &n.all
-	case wire.MsgMore:
-		q = &n.next
-	default:
+	i := slices.Index(kinds, typ)
+	if i < 0 {
 		return
 	}
+	q := &n.Questions[i]
 	switch {
 	case errors.Is(err, ErrPartial):
-		q.partial.Add(1)
+		n.add(&q.Partial, 1)
 	case err != nil:
-		q.failed.Add(1)
+		n.add(&q.Failed, 1)
 	case ok:
-		q.found.Add(1)
+		n.add(&q.Found, 1)
 	default:
-		q.none.Add(1)
+		n.add(&q.None, 1)
 	}
-	q.took.Observe(uint64(max(took, 0)))
+	n.took[i].Observe(uint64(max(took, 0)))
 }
 
 // Stats returns the present figures of the server.
 func (s *Server) Stats() Stats {
-	n := s.count
-	out := Stats{
-		Stats:  s.db.Stats(),
-		Joined: n.joined.Load(), Ended: n.ended.Load(),
-		Registered: n.registered.Load(), Changed: n.changed.Load(), Deleted: n.deleted.Load(),
-		Lapsed: n.lapsed.Load(), Refused: n.refused.Load(), Watched: n.watch.Load(),
-	}
-	for _, q := range []struct {
-		kind string
-		*questions
-	}{{"find", &n.find}, {"lookup", &n.lookup}, {"all", &n.all}, {"next", &n.next}} {
-		out.Questions = append(out.Questions, QuestionStats{
-			q.kind, q.found.Load(), q.none.Load(), q.partial.Load(), q.failed.Load(), q.took.Snapshot(),
-		})
+	s.count.mu.Lock()
+	out := s.count.Stats
+	out.Questions = slices.Clone(out.Questions)
+	s.count.mu.Unlock()
+	out.Stats = s.db.Stats()
+	for i := range out.Questions {
+		out.Questions[i].Took = s.count.took[i].Snapshot()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out.Contexts, out.Connections = len(s.lives), len(s.conns)
+	out.Contexts, out.Connections = len(s.contexts), len(s.conns)
 	return out
 }

@@ -27,30 +27,25 @@ func (s *Server) currentTerms() Terms {
 //
 // A cluster.Membership calls SetTerms and SetLinkKeys, each with its mutex keysMu held, so that the
 // older of two changes never comes last.
-func (s *Server) SetTerms(t Terms) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setTerms(t)
-}
+func (s *Server) SetTerms(t Terms) { s.changeTerms(func(to *Terms) { *to = t }) }
 
 // SetLinkKeys changes the keys and leaves the other terms. New links use the first key; the other
 // keys stay valid.
 func (s *Server) SetLinkKeys(keys ...[32]byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := s.terms
-	t.Keys = nil
-	for _, k := range keys {
-		t.Keys = append(t.Keys, slices.Clone(k[:]))
-	}
-	s.setTerms(t)
+	s.changeTerms(func(t *Terms) {
+		t.Keys = nil
+		for _, k := range keys {
+			t.Keys = append(t.Keys, slices.Clone(k[:]))
+		}
+	})
 }
 
-// setTerms is SetTerms with mu held.
-func (s *Server) setTerms(t Terms) {
-	same := s.terms.equal(&t)
-	s.terms = t
-	if !same {
+// changeTerms changes the terms, and sends them if they are other ones then.
+func (s *Server) changeTerms(change func(*Terms)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.terms
+	if change(&s.terms); !before.equal(&s.terms) {
 		s.sendTermsLocked()
 	}
 }
@@ -68,18 +63,14 @@ func (s *Server) sendTermsLocked() {
 	if s.closed {
 		return
 	}
-	for _, l := range s.lives {
-		s.busy.Add(1)
-		go func() { // a context may be slow to read
-			defer s.busy.Done()
-			s.sendTerms(l)
-		}()
+	for _, l := range s.contexts {
+		s.busy.Go(func() { s.sendTerms(l) }) // a context may be slow to read
 	}
 }
 
 // sendTerms sends the present terms to a context. l.mu orders concurrent calls, so the last message
 // has the newest terms.
-func (s *Server) sendTerms(l *lifeServer) {
+func (s *Server) sendTerms(l *registrationServer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := s.currentTerms()

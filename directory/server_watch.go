@@ -19,7 +19,7 @@ func (s *Server) watch(pattern *resource.List) *database.Watch {
 	if !recovered {
 		w.Hold()
 		s.busy.Go(func() {
-			s.awaitRecovery()
+			_ = s.awaitRecovery(s.lifetime)
 			w.Release()
 		})
 	}
@@ -39,15 +39,13 @@ func (s *Server) serveWatch(c *wire.Conn) error {
 	}
 	l = l.Clone()
 	w := s.watch(&l)
-	s.count.watch.Add(1)
+	s.count.add(&s.count.Watched, 1)
 	end := s.attach(w, &l)
-	ctx, cancel := context.WithCancel(s.life)
-	s.busy.Add(1)
-	go func() { // the client sends nothing more: the read ends when the client hangs up
-		defer s.busy.Done()
+	ctx, cancel := context.WithCancel(s.lifetime)
+	s.busy.Go(func() { // the client sends nothing more: the read ends when the client hangs up
 		_, _ = c.ReadMessage()
 		cancel()
-	}()
+	})
 	defer func() {
 		end()
 		w.Close()

@@ -7,46 +7,26 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
-
-// unsure is a Remote whose members cannot be asked.
-type unsure struct{ Remote }
-
-func (unsure) Addr() string                                 { return "" }
-func (unsure) Watch(*resource.List, *database.Watch) func() { return func() {} }
-
-func (unsure) Find(context.Context, *resource.List) (resource.Record, error) {
-	return resource.Record{}, ErrPartial
-}
-func (unsure) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
-	return resource.Record{}, ErrClosed
-}
 
 // A server counts questions by their results, and what its contexts do with their resources.
 func TestStats(t *testing.T) {
 	ctx := t.Context()
-	path := sock(t)
-	s := serve(t, path)
-	c, d := joined(t, path), joined(t, path)
+	path, s, c := begun(t)
+	d := joined(t, path)
 	here, nowhere := list(t, resource.Match{"type": "x"}), list(t, resource.Match{"type": "y"})
 	for i := range uint32(3) {
-		if _, err := c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})))
 	}
-	if _, err := d.Register(ctx, c.Self().WithSerial(1), here); !errors.Is(err, ErrNotOwner) {
-		t.Fatal(err)
-	}
+	fails(t, ErrNotOwner)(d.Register(ctx, c.Self().WithSerial(1), here))
 	rev, err := c.Update(ctx, c.Self().WithSerial(1), 0, list(t, resource.Attrs{"type": "x", "n": "2"}))
 	if err != nil || rev == 0 {
 		t.Fatal(rev, err)
 	}
-	if err := c.Delete(ctx, c.Self().WithSerial(3)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(c.Delete(ctx, c.Self().WithSerial(3)))
 	want := func(what string, err, want error) {
 		t.Helper()
 		if !errors.Is(err, want) {
@@ -61,7 +41,9 @@ func TestStats(t *testing.T) {
 	for _, err := range d.FindAll(ctx, here) { // asks twice: for a batch with all answers, and for the next, which is empty
 		want("all", err, nil)
 	}
-	s.Attach(unsure{})
+	members := holding(resource.Record{}, ErrPartial)
+	members.lookup = func() (resource.Record, error) { return resource.Record{}, ErrClosed }
+	s.Attach(members)
 	want("with members away", ask(nowhere), ErrPartial)
 	if _, err = d.Lookup(ctx, resource.MakeGID(c.Node()+1, 1, 1)); err == nil {
 		t.Fatal("another node's is found")

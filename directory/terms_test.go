@@ -4,13 +4,12 @@ package directory
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -24,17 +23,13 @@ func TestTermsTravel(t *testing.T) {
 		{Keys: [][]byte{{9}}, Member: true, Sealed: true, Certificates: true},
 	} {
 		l := want.list()
-		if err := l.AddString("of a later version", "x"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.AddString("of a later version", "x"))
 		got, err := parseTerms(&l)
 		if err != nil || !got.equal(&want) {
 			t.Errorf("%+v came as %+v: %v", want, got, err)
 		}
 	}
-	if _, err := parseTerms(new(resource.List)); !errors.Is(err, ErrProtocol) {
-		t.Errorf("terms without a key: %v", err)
-	}
+	fails(t, ErrProtocol)(parseTerms(new(resource.List))) // terms without a key
 }
 
 // Contexts are told new terms at once and in order, also between other answers. A context that
@@ -44,29 +39,15 @@ func TestTermsChange(t *testing.T) {
 	s := serve(t, path)
 	own := s.id.LinkKey()
 	heard := make(chan Terms, 1000)
-	c, err := Join(t.Context(), DialSocket(path), WithTerms(func(t Terms) { heard <- t }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := joined(t, path, WithTerms(func(t Terms) { heard <- t }))
 	if got := <-heard; len(got.Keys) != 1 || string(got.Keys[0]) != string(own[:]) || got.Member || got.Host != "" || got.Sealed {
 		t.Errorf("terms of a node in no cluster: %+v", got)
 	}
-	deaf, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer deaf.Close()
-	k := wire.NewConn(deaf)
-	if _, err := deaf.Write(wire.Greeting(wire.KindLife)); err != nil {
-		t.Fatal(err)
-	}
+	k := raw(t, DialSocket(path), wire.KindRegistration) // of a context that does not read
 	k.Begin(wire.MsgJoin, 0)
 	k.Append(make([]byte, 48))
 	k.Append(new(resource.List).Wire())
-	if err := k.Send(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(k.Send())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range 200 {

@@ -5,6 +5,7 @@ package directory
 import (
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -88,3 +89,19 @@ func (v *View) End() []Event {
 	v.Begin()
 	return v.Expire()
 }
+
+// Events of watches; see package database.
+type (
+	// An Event is one change of what matches a watch, or Synced.
+	Event = database.Event
+	// EventKind says what happened to a watched resource.
+	EventKind = database.Kind
+)
+
+// Kinds of events; see package database.
+const (
+	Appeared = database.Appeared
+	Changed  = database.Changed
+	Gone     = database.Gone
+	Synced   = database.Synced
+)

@@ -75,6 +75,13 @@ func TestView(t *testing.T) {
 	for _, g := range gone {
 		take(ev(Appeared, g.ID.Serial(), 1), Appeared)
 	}
+	far := ev(Appeared, 1, 1)
+	far.ID = resource.MakeGID(2, 1, 1)
+	take(far, Appeared)
+	v.Begin()
+	if gone := v.ExpireOf(2); len(gone) != 1 || gone[0].ID != far.ID || gone[0].Kind != Gone {
+		t.Fatalf("gone of node 2: %v", gone)
+	}
 	if gone := v.End(); len(gone) != 4 || len(v.End()) != 0 {
 		t.Fatalf("in the end %v", gone)
 	}

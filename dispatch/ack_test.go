@@ -60,9 +60,7 @@ func TestAckNotTaken(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &lateConn{l: l, full: true}
 	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
 	expectFrom(t, l, 5)
 	l.mu.Unlock()
 	l.flushAck()

@@ -50,9 +50,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*atOnce {
 				t.Errorf("%d frames wait to be acknowledged: %v", n, err)
 			}
-			if err := flood(); !errors.Is(err, ErrProtocol) {
-				t.Errorf("and afterwards: %v", err)
-			}
+			fails(t, flood(), ErrProtocol, "and afterwards")
 		})
 	}
 }

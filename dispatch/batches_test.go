@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -88,9 +89,7 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 		p := &window[i%inFlight]
 		if i >= inFlight {
 			reply, err := p.Wait(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			reply.Release()
 		}
 		var err error
@@ -107,48 +106,34 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 
 // The goroutine that polls writes the replies that other goroutines have queued.
 func TestPollerWritesReplies(t *testing.T) {
-	for name, tr := range transports() {
-		if name == "inproc" {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, tr)
-			b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-			if err != nil {
-				t.Fatal(err)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a := w.node(t, 1, tr)
+		b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
+		must(t, err)
+		msg := requestAt(t, mb)
+		in := msg.in
+		in.l.mu.Lock() // paced without waking the flusher, which would write in the end
+		in.l.pace.slot = 1
+		in.l.mu.Unlock()
+		b.paced.slots[0].Store(in.l)
+		b.paced.count.Add(1)
+		var polls sync.WaitGroup
+		polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
+		eventually.True(t, "a goroutine polls", func() bool {
+			if b.token.TryLock() {
+				b.token.Unlock()
+				return false
 			}
-			msg := requestAt(t, mb)
-			in := msg.in
-			in.l.mu.Lock() // paced without waking the flusher, which would write in the end
-			in.l.pace.slot = 1
-			in.l.mu.Unlock()
-			b.paced.slots[0].Store(in.l)
-			b.paced.count.Add(1)
-			var polls sync.WaitGroup
-			polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
-			eventually.True(t, "a goroutine polls", func() bool {
-				if b.token.TryLock() {
-					b.token.Unlock()
-					return false
-				}
-				return true
-			})
-			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
-				t.Fatal(err)
-			}
-			msg.Release()
-			reply, err := p.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			reply.Release()
-			mb.Close()
-			polls.Wait()
+			return true
 		})
-	}
+		must(t, mb.ReplyBytes(soon(t), msg, nil))
+		msg.Release()
+		awaitReply(t, p)
+		mb.Close()
+		polls.Wait()
+	})
 }
 
 // A goroutine that is to write queued frames while another one writes leaves them to that one.
@@ -165,14 +150,12 @@ func TestFlushWhileWriting(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
 	to := flow(t, a, mb)
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	receive := func(want string) {
 		t.Helper()
 		msg, err := mb.Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := string(msg.Bytes()); got != want {
 			t.Fatalf("received %q, want %q", got, want)
 		}
@@ -180,9 +163,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	}
 	send := func(s string) {
 		t.Helper()
-		if err := to.SendBytes(ctx, 1, 1, []byte(s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(ctx, 1, 1, []byte(s)))
 	}
 	send("connects")
 	receive("connects")
@@ -215,17 +196,11 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	to := flow(t, a, mb)
 	var first atomic.Int32
 	for range 20 {
-		if err := to.SendBytes(context.Background(), 1, 1, []byte("handed over")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
 		msg, err := mb.Recv(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.takeToken() // so that the next message waits in the socket
-		if err := to.SendBytes(context.Background(), 1, 1, []byte("next")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
 		b.giveToken()
 		var handled atomic.Bool
 		go func() {
@@ -233,9 +208,7 @@ func TestHandedOverGoesFirst(t *testing.T) {
 			handled.Store(true)
 		}()
 		next, err := mb.Recv(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if handled.Load() {
 			first.Add(1)
 		}
@@ -249,35 +222,32 @@ func TestHandedOverGoesFirst(t *testing.T) {
 // In whatever way calls end, no goroutine remains counted as woken: goroutines that poll would give
 // way to it.
 func TestWokenAreCounted(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			to := flow(t, a, mb)
-			go serveCalls(mb)
-			var all sync.WaitGroup
-			for g := range 16 {
-				all.Go(func() {
-					random := rand.New(rand.NewPCG(1, uint64(g)))
-					for i := range 100 {
-						ctx, cancel := context.WithCancel(context.Background())
-						if random.IntN(2) == 0 {
-							time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, cancel)
-						}
-						err := callBytes(ctx, ma, to, fmt.Append(nil, g, i))
-						if err != nil && ctx.Err() == nil {
-							t.Errorf("call %d of %d: %v", i, g, err)
-						}
-						cancel()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		to := flow(t, a, mb)
+		go serveCalls(mb)
+		var all sync.WaitGroup
+		for g := range 16 {
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(1, uint64(g)))
+				for i := range 100 {
+					ctx, cancel := context.WithCancel(context.Background())
+					if random.IntN(2) == 0 {
+						time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, cancel)
 					}
-				})
-			}
-			all.Wait()
-			mb.Close()
-			eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
-		})
-	}
+					err := callBytes(ctx, ma, to, fmt.Append(nil, g, i))
+					if err != nil && ctx.Err() == nil {
+						t.Errorf("call %d of %d: %v", i, g, err)
+					}
+					cancel()
+				}
+			})
+		}
+		all.Wait()
+		mb.Close()
+		eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
+	})
 }
 
 // parkedWaiter returns a waiter in the list of parked waiters.

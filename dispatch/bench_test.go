@@ -7,107 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/subsys/tcp"
 )
-
-// A round trip of 64 bytes between two contexts of one process. rocl bench measures the same beside
-// a bare loop.
-func BenchmarkRoundTrip(b *testing.B) {
-	for _, tr := range []string{"inproc", "tcp", "shm"} {
-		b.Run(tr, func(b *testing.B) {
-			w := newWorld()
-			t := transports()[tr]
-			x, y := w.node(b, 1, t), w.node(b, 2, t)
-			mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
-			ctx := context.Background()
-			go func() {
-				back := flow(b, y, mx)
-				for echo(ctx, my, back, y.cfg.Pool) == nil {
-				}
-			}()
-			to := flow(b, x, my)
-			b.ReportAllocs()
-			for b.Loop() {
-				p, err := x.cfg.Pool.Get(64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := to.Send(ctx, 1, 0, p); err != nil {
-					b.Fatal(err)
-				}
-				m, err := mx.Recv(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
-				m.Release()
-			}
-			my.Close()
-		})
-	}
-}
-
-// A call of 64 bytes between two contexts of one process. The server replies in its loop. The
-// difference to BenchmarkRoundTrip is what calls cost beyond messages. rocl bench call measures
-// both between two processes.
-func BenchmarkCall(b *testing.B) {
-	for _, tr := range []string{"inproc", "tcp", "shm"} {
-		b.Run(tr, func(b *testing.B) {
-			w := newWorld()
-			t := transports()[tr]
-			x, y := w.node(b, 1, t), w.node(b, 2, t)
-			mx, my := box(b, x, 1, 0), box(b, y, 1, 0)
-			ctx := context.Background()
-			go func() {
-				for {
-					m, err := my.Recv(ctx)
-					if err != nil {
-						return
-					}
-					p, err := y.cfg.Pool.Get(64)
-					if err == nil {
-						err = my.Reply(ctx, m, p)
-					}
-					m.Release()
-					if err != nil {
-						return
-					}
-				}
-			}()
-			to := flow(b, x, my)
-			b.ReportAllocs()
-			for b.Loop() {
-				p, err := x.cfg.Pool.Get(64)
-				if err != nil {
-					b.Fatal(err)
-				}
-				c, err := mx.Request(ctx, to, 0, p)
-				if err != nil {
-					b.Fatal(err)
-				}
-				m, err := c.Wait(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
-				m.Release()
-				p.Release()
-			}
-			my.Close()
-		})
-	}
-}
-
-func echo(ctx context.Context, from *Mailbox, back *Flow, pool *buffers.Pool) error {
-	m, err := from.Recv(ctx)
-	if err != nil {
-		return err
-	}
-	m.Release()
-	p, err := pool.Get(64)
-	if err != nil {
-		return err
-	}
-	return back.Send(ctx, 1, 0, p)
-}
 
 // The cost of a round trip over shared memory for both sides. One goroutine is both sides, so no
 // goroutine waits.
@@ -125,13 +25,9 @@ func BenchmarkPath(b *testing.B) {
 				if err == nil {
 					err = f.Send(ctx, 1, 0, p)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				msg, err := m.Recv(ctx)
-				if err != nil {
-					b.Fatal(err)
-				}
+				must(b, err)
 				msg.Release()
 			}
 			b.ReportAllocs()
@@ -140,30 +36,5 @@ func BenchmarkPath(b *testing.B) {
 				one(back, mx, y.cfg.Pool)
 			}
 		})
-	}
-}
-
-// Messages in one direction, as fast as possible.
-func BenchmarkStream(b *testing.B) {
-	w := newWorld()
-	x, y := w.node(b, 1, tcp.New()), w.node(b, 2, tcp.New())
-	my := box(b, y, 1, 0)
-	ctx := b.Context()
-	go func() {
-		for {
-			m, err := my.Recv(ctx)
-			if err != nil {
-				return
-			}
-			m.Release()
-		}
-	}()
-	to := flow(b, x, my)
-	var p [64]byte
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := to.SendBytes(ctx, 1, 0, p[:]); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -17,9 +17,7 @@ import (
 func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *Mailbox {
 	t.Helper()
 	m, err := d.BoundedMailbox(serial|Bounded, bytes, messages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
@@ -51,7 +49,7 @@ func TestMailboxMessages(t *testing.T) {
 					if n-i > most {
 						eventually.True(t, "ten messages", full)
 						if i == 0 {
-							eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
+							eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.creditQueue) == 1 }))
 						}
 						if c, _ := mb.Len(); c > most {
 							t.Fatalf("after %d of them there are %d messages", i, c)
@@ -63,9 +61,7 @@ func TestMailboxMessages(t *testing.T) {
 					}
 					m.Release()
 				}
-				if err := <-sent; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-sent)
 			})
 		}
 	}
@@ -104,9 +100,7 @@ func TestBoundedManySenders(t *testing.T) {
 						t.Fatalf("%d messages of %d bytes are stored", c, stored)
 					}
 					m, err := mb.Recv(soon(t))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					i, n := m.Tag()>>32, m.Tag()&(1<<32-1)
 					if n != next[i] {
 						t.Fatalf("message %d of sender %d in place of %d", n, i, next[i])
@@ -115,9 +109,7 @@ func TestBoundedManySenders(t *testing.T) {
 					m.Release()
 				}
 				for range senders {
-					if err := <-sent; err != nil {
-						t.Error(err)
-					}
+					noErr(t, <-sent)
 				}
 			})
 		}
@@ -127,90 +119,73 @@ func TestBoundedManySenders(t *testing.T) {
 // A message that is longer than the mailbox's limit comes when the mailbox is empty, and a
 // sender that gives up leaves nothing behind.
 func TestBoundedLarge(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := bounded(t, b, 1, 1000, 0)
-			f := flow(t, a, mb)
-			for range 5 {
-				if err := f.try(soon(t), 1, 100); err != nil {
-					t.Fatal(err)
-				}
-				gaveUp := make(chan error, 1)
-				ctx, cancel := context.WithCancel(soon(t))
-				go func() { gaveUp <- f.try(ctx, 2, 500_000) }()
-				needed(t, mb)
-				cancel()
-				if err := <-gaveUp; err == nil {
-					t.Fatal("a message was accepted that does not fit")
-				}
-				take(t, mb, Tag(1))
-				if err := f.try(soon(t), 3, 500_000); err != nil {
-					t.Fatal(err)
-				}
-				take(t, mb, Tag(3))
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := bounded(t, b, 1, 1000, 0)
+		f := flow(t, a, mb)
+		for range 5 {
+			must(t, f.try(soon(t), 1, 100))
+			gaveUp := make(chan error, 1)
+			ctx, cancel := context.WithCancel(soon(t))
+			go func() { gaveUp <- f.try(ctx, 2, 500_000) }()
+			needed(t, mb)
+			cancel()
+			if err := <-gaveUp; err == nil {
+				t.Fatal("a message was accepted that does not fit")
 			}
-			if err := a.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
-			eventually.True(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
-		})
-	}
+			take(t, mb, Tag(1))
+			must(t, f.try(soon(t), 3, 500_000))
+			take(t, mb, Tag(3))
+		}
+		must(t, a.Flush(soon(t)))
+		eventually.True(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
+	})
 }
 
 // TrySend fills a bounded mailbox and no more.
 func TestBoundedTrySend(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := bounded(t, b, 1, 0, 3)
-			f := flow(t, a, mb)
-			for range 5 {
-				n := 0
-				eventually.True(t, "a full mailbox", func() bool {
-					if err := f.tries(t, 1, 10); err == nil {
-						n++
-					} else if err != ErrFull {
-						t.Fatal(err)
-					}
-					return n == 3
-				})
-				for range 10 {
-					if err := f.tries(t, 1, 10); err != ErrFull {
-						t.Fatalf("a fourth message: %v", err)
-					}
-					if err := f.tries(t, 1, 0); err != ErrFull {
-						t.Fatalf("an empty message: %v", err)
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := bounded(t, b, 1, 0, 3)
+		f := flow(t, a, mb)
+		for range 5 {
+			n := 0
+			eventually.True(t, "a full mailbox", func() bool {
+				if err := f.tries(t, 1, 10); err == nil {
+					n++
+				} else if err != ErrFull {
+					t.Fatal(err)
 				}
-				for range 3 {
-					take(t, mb)
+				return n == 3
+			})
+			for range 10 {
+				if err := f.tries(t, 1, 10); err != ErrFull {
+					t.Fatalf("a fourth message: %v", err)
+				}
+				if err := f.tries(t, 1, 0); err != ErrFull {
+					t.Fatalf("an empty message: %v", err)
 				}
 			}
-		})
-	}
+			for range 3 {
+				take(t, mb)
+			}
+		}
+	})
 }
 
 // A mailbox is full of messages that no receive selects. The receive lets in twice as many, and
 // then fails.
 func TestBoundedStuck(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := bounded(t, b, 1, 0, 10)
-			sent := behind(t, a, mb, 19, 10)
-			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
-			for range 19 {
-				take(t, mb, Tag(1))
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := bounded(t, b, 1, 0, 10)
+		sent := behind(t, a, mb, 19, 10)
+		take(t, mb, Tag(2))
+		noErr(t, <-sent)
+		for range 19 {
+			take(t, mb, Tag(1))
+		}
+	})
 }
 
 // An invalid unit in a Credit frame is refused.
@@ -223,9 +198,7 @@ func TestHostileUnit(t *testing.T) {
 	talk(t, a, b, box(t, b, 7, 0), 1)
 	mb := bounded(t, b, 1, 1<<20, 1<<10)
 	f := flow(t, a, mb)
-	if err := f.try(soon(t), 1, 100); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.try(soon(t), 1, 100))
 	unit := func(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 	for what, c := range map[string]struct {
 		dst     uint32

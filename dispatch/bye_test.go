@@ -4,11 +4,8 @@ package dispatch
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -17,55 +14,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/subsystest"
 )
-
-// The goodbye is sent, even if another goroutine writes at that moment: senders learn at once that
-// the context is gone.
-func TestByeIsSaid(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 40 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx, cancel := context.WithCancel(soon(t))
-				var wg sync.WaitGroup
-				f := flow(t, b, ma)
-				for range 2 {
-					wg.Go(func() {
-						var err error
-						for err == nil {
-							err = f.try(ctx, 1, 10)
-						}
-						if !errors.Is(err, ErrGone) {
-							t.Errorf("round %d: %v", round, err)
-						}
-					})
-					wg.Go(func() {
-						for {
-							m, err := ma.Recv(ctx)
-							if err != nil {
-								return
-							}
-							m.Release()
-						}
-					})
-				}
-				_ = flow(t, a, mb).try(ctx, 1, 1)
-				time.Sleep(time.Duration(round*10) * time.Microsecond) // the moment of Close varies
-				l := f.l
-				a.Close(ctx)
-				eventually.True(t, fmt.Sprint("goodbye ", round), func() bool {
-					l.mu.Lock()
-					defer l.mu.Unlock()
-					return errors.Is(l.life.Cause(), ErrGone)
-				})
-				wg.Wait()
-				cancel()
-				b.Close(context.Background())
-			}
-		})
-	}
-}
 
 // slowConn holds the first Send until the test lets it continue.
 type slowConn struct {
@@ -82,26 +30,25 @@ func (c *slowConn) Send(fs []subsys.Frame) (int, error) {
 	return c.fakeConn.Send(fs)
 }
 
+// slowLink returns a link with a slowConn, which closes entered at its first Send.
+func slowLink(t *testing.T) (l *link, c *slowConn, entered chan struct{}) {
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	l, entered = newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)}), make(chan struct{})
+	c = &slowConn{entered: entered, leave: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
+	return l, c, entered
+}
+
 // The goodbye is written, although another goroutine writes when it is queued.
 func TestByeBehindAWriter(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
-	entered := c.entered
-	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Unlock()
+	l, c, entered := slowLink(t)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")) })
 	<-entered
 	wg.Go(l.sayGoodbye)
-	eventually.True(t, "the goodbye waits for the writer", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.s.Next() == 2 && l.awaited == 1
-	})
+	eventually.True(t, "the goodbye waits for the writer", locked(&l.mu, func() bool { return l.s.Next() == 2 && l.awaited == 1 }))
 	close(c.leave)
 	wg.Wait()
 	var types []uint8
@@ -130,23 +77,12 @@ func TestByeAcknowledges(t *testing.T) {
 	if _, _, err := l.s.Accept(fs); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.work(fs); err != nil {
-		t.Fatal(err)
-	}
-	m, err := mb.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Release()
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // no peer acknowledges the credit that this context grants for the message
+	must(t, errOf(l.work(fs)))
+	take(t, mb)
+	ctx := ended() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
 	closing.Go(func() { d.Close(ctx) })
-	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.life.HasEnded() || d.tokenWaiters.Load() > 0
-	})
+	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", locked(&l.mu, func() bool { return l.life.HasEnded() || d.tokenWaiters.Load() > 0 }))
 	l.s.Worked()
 	d.giveToken()
 	closing.Wait()
@@ -159,22 +95,12 @@ func TestByeAcknowledges(t *testing.T) {
 // A context that says goodbye has closed, though the peer ends the link while the goodbye is
 // written.
 func TestByeAndRefused(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	c := &slowConn{entered: make(chan struct{}), leave: make(chan struct{})}
-	entered := c.entered
-	l.mu.Lock()
-	if err := l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Unlock()
+	l, c, entered := slowLink(t)
 	var wg sync.WaitGroup
 	wg.Go(l.sayGoodbye)
 	<-entered
 	l.endLink(ErrUnreachable)
 	close(c.leave)
 	wg.Wait()
-	if err := l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")), ErrClosed)
 }

@@ -58,9 +58,7 @@ func reversed(p []byte) []byte {
 func requestAt(t *testing.T, m *Mailbox) *Message {
 	t.Helper()
 	msg, err := m.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !msg.IsCall() {
 		t.Fatal("the message is no request")
 	}
@@ -97,13 +95,10 @@ func unreported(t *testing.T) func(*Config) {
 
 // pairs runs f for each transport, with a pair of contexts that have a mailbox each.
 func pairs(t *testing.T, f func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox)) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
-			f(t, a, b, box(t, a, 1, 0), box(t, b, 7, 0))
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
+		f(t, a, b, box(t, a, 1, 0), box(t, b, 7, 0))
+	})
 }
 
 // Promise (Calls): `Call` returns the reply to its own request, whatever the size, however many
@@ -130,24 +125,18 @@ func TestCall(t *testing.T) {
 
 // A request in a buffer leaves the buffer to its caller, whether the call succeeds or fails.
 //
-// Promise (Calls): If `Call` fails, the buffer stays the caller's. See also TestCallFails.
+// Promise (Calls): If `Call` fails, the buffer stays the caller's.
 func TestCallKeepsBuffer(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
 			p := noise(t, a, size, 3)
 			c, err := ma.Request(soon(t), flow(t, a, mb), 1, p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msg := requestAt(t, mb)
-			if err := mb.Reply(soon(t), msg, msg.Buffer()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.Reply(soon(t), msg, msg.Buffer()))
 			msg.Release()
 			reply, err := c.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !bytes.Equal(reply.Bytes(), p.Bytes()) {
 				t.Fatal("the reply differs")
 			}
@@ -184,9 +173,7 @@ func TestCallsConcurrent(t *testing.T) {
 						return
 					}
 					go func() {
-						if err := m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())); err != nil {
-							t.Error(err)
-						}
+						noErr(t, m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())))
 						msg.Release()
 					}()
 				}
@@ -229,9 +216,7 @@ func TestCallOwn(t *testing.T) {
 		for _, m := range []*Mailbox{ma, other} {
 			go served(m)
 			reply, err := called(soon(t), ma, flow(t, a, m), 1, []byte("abc"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if string(reply.Bytes()) != "cba" || reply.From() != a.self.WithSerial(m.serial) {
 				t.Errorf("%q from %v", reply.Bytes(), reply.From())
 			}
@@ -250,9 +235,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 	f := flow(t, ma.d, mb)
 	for i := range n {
 		c, err := ma.RequestBytes(soon(t), f, 1, make([]byte, i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() {
 			_, err := c.Wait(soon(t))
 			ended <- err
@@ -272,20 +255,31 @@ func awaitEnds(t *testing.T, ended chan error, n int, want error) {
 	}
 }
 
-// Calls end when their target is deleted, whether it has received the requests or not. Nothing is
-// reported as undelivered.
+// Calls end when their target is deleted, whether it has received the requests or not, and when its
+// context is closed or killed. Nothing is reported as undelivered.
 //
 // Promise (Calls): A call ends with `ErrGone` when its target ends, wherever its request or reply
-// is at that moment. See also TestCallKilledServer.
+// is at that moment. See also TestCallServerKilledAtEveryFrame.
 func TestCallServerDeleted(t *testing.T) {
-	for _, receives := range []bool{false, true} {
-		t.Run(fmt.Sprint("received ", receives), func(t *testing.T) {
-			pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-				ended, n := hundreds(t, ma, mb, receives)
+	for how, end := range map[string]func(w *world, b *Dispatcher, mb *Mailbox) error{
+		"deleted, not received": func(_ *world, _ *Dispatcher, mb *Mailbox) error { mb.Close(); return nil },
+		"deleted":               func(_ *world, _ *Dispatcher, mb *Mailbox) error { mb.Close(); return nil },
+		"closed":                func(_ *world, b *Dispatcher, _ *Mailbox) error { return b.Close(soon(t)) },
+		"killed":                func(w *world, b *Dispatcher, _ *Mailbox) error { w.kill(b); return nil },
+	} {
+		t.Run(how, func(t *testing.T) {
+			all := transports()
+			if how == "killed" {
+				all = links()
+			}
+			over(t, all, func(t *testing.T, w *world, tr subsys.Transport) {
+				a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
+				mb := box(t, b, 7, 0)
+				ended, n := hundreds(t, box(t, a, 1, 0), mb, how != "deleted, not received")
 				if k := a.Stats().Calls; k != n {
 					t.Errorf("%d calls are counted, of %d", k, n)
 				}
-				mb.Close()
+				must(t, end(w, b, mb))
 				awaitEnds(t, ended, n, ErrGone)
 				noCalls(t, a, 0)
 			})
@@ -293,35 +287,9 @@ func TestCallServerDeleted(t *testing.T) {
 	}
 }
 
-func TestCallServerCloses(t *testing.T) {
-	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-		ended, n := hundreds(t, ma, mb, true)
-		if err := b.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
-		awaitEnds(t, ended, n, ErrGone)
-		noCalls(t, a, 0)
-	})
-}
-
-func TestCallServerKilled(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, givesUp)
-			ended, n := hundreds(t, box(t, a, 1, 0), box(t, b, 1, 0), true)
-			w.kill(b)
-			awaitEnds(t, ended, n, ErrGone)
-			noCalls(t, a, 0)
-		})
-	}
-}
-
 // kill breaks the connections of d, as a crash would.
 func (w *world) kill(d *Dispatcher) {
-	w.mu.Lock()
-	w.gone[d.self] = true
-	w.mu.Unlock()
+	w.setGone(d.self, true)
 	for _, p := range d.ports {
 		p.Close()
 	}
@@ -337,32 +305,20 @@ func TestCallCallerCloses(t *testing.T) {
 		ended, n := hundreds(t, ma, mb, true)
 		other := box(t, a, 2, 0)
 		goesOn, err := other.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ma.Close()
 		awaitEnds(t, ended, n, ErrClosed)
-		if _, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil); !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)), ErrClosed)
 		go served(mb)
-		m, err := goesOn.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
+		awaitReply(t, goesOn)
 		mb.Close()
 
 		mc := box(t, b, 8, 0)
 		third := box(t, a, 3, 0)
 		ended, n = hundreds(t, third, mc, true)
-		if err := a.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close(soon(t)))
 		awaitEnds(t, ended, n, ErrClosed)
-		if _, err := third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil); !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
+		fails(t, errOf(third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil)), ErrClosed)
 	})
 }
 
@@ -404,7 +360,7 @@ func TestCallRefused(t *testing.T) {
 				})
 			}
 			go served(mb)
-			eventually.True(t, "requests come", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.inflows) > 0 })
+			eventually.True(t, "requests come", locked(&mb.mu, func() bool { return len(mb.inflows) > 0 }))
 			mb.Close()
 			wg.Wait()
 		}
@@ -418,13 +374,9 @@ func TestCallRefused(t *testing.T) {
 func TestCallReleased(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		requestAt(t, mb).Release()
-		if _, err := c.Wait(soon(t)); !errors.Is(err, ErrNoReply) {
-			t.Error(err)
-		}
+		fails(t, errOf(c.Wait(soon(t))), ErrNoReply)
 		noCalls(t, a, 0)
 	})
 }
@@ -433,18 +385,14 @@ func TestCallReleased(t *testing.T) {
 // or a reply to a message that is no request, is an error at the server.
 //
 // Promise (Calls): A request has one reply. A second one, or one to a message that is no request,
-// is `ErrNotCall`. See also TestCallFails.
+// is `ErrNotCall`.
 func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		c, err := ma.RequestBytes(soon(t), f, 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		msg, other := requestAt(t, mb), box(t, b, 9, 0)
-		if err := ma.ReplyBytes(soon(t), msg, nil); !errors.Is(err, ErrNotCall) {
-			t.Errorf("by another context: %v", err)
-		}
+		fails(t, ma.ReplyBytes(soon(t), msg, nil), ErrNotCall, "by another context")
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		large := make([]byte, 10<<20) // more than the first credit
@@ -465,27 +413,19 @@ func TestReplyOnce(t *testing.T) {
 		}
 		wg.Wait()
 		reply, err := c.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if reply.From() != b.self.WithSerial(7) || sent.Load() > 1 || (sent.Load() == 1) != (reply.Len() == 1) {
 			t.Errorf("%d replies; one of %d bytes from %v", sent.Load(), reply.Len(), reply.From())
 		}
-		if err := other.ReplyBytes(soon(t), reply, nil); !errors.Is(err, ErrNotCall) {
-			t.Errorf("to a reply: %v", err)
-		}
+		fails(t, other.ReplyBytes(soon(t), reply, nil), ErrNotCall, "to a reply")
 		reply.Release()
 		if !msg.IsCall() {
 			t.Error("a request that has its reply is none")
 		}
 		msg.Release()
-		if err := f.SendBytes(soon(t), 1, 1, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.SendBytes(soon(t), 1, 1, nil))
 		plain, err := mb.Recv(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := mb.ReplyBytes(soon(t), plain, nil); plain.IsCall() || !errors.Is(err, ErrNotCall) {
 			t.Errorf("to a message: %v", err)
 		}
@@ -507,17 +447,13 @@ func TestCallCancelled(t *testing.T) {
 		for range n {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			c, err := ma.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			msg := requestAt(t, mb)
 			cancel(cause)
 			if _, err := c.Wait(ctx); !errors.Is(err, cause) {
 				t.Fatal(err)
 			}
-			if err := mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)))
 			msg.Release()
 		}
 		eventually.True(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
@@ -527,26 +463,9 @@ func TestCallCancelled(t *testing.T) {
 		}
 		go served(mb)
 		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Release()
 		mb.Close()
-	})
-}
-
-// A call that is cancelled without a cause fails all the same.
-func TestCallCancelledWithoutCause(t *testing.T) {
-	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.Cancel(nil)
-		if msg, err := p.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
-			t.Error(msg, err)
-		}
-		eventually.True(t, "the request has left", func() bool { b.pollOnce(); n, _ := mb.Len(); return n == 0 })
 	})
 }
 
@@ -560,17 +479,13 @@ func TestRepliesOutOfOrder(t *testing.T) {
 		var requests [n]*Message
 		for i := range n {
 			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			calls[i], requests[i] = p, requestAt(t, mb)
 		}
 		var replies sync.WaitGroup
 		replies.Go(func() {
 			for i := n - 1; i >= 0; i-- {
-				if err := mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))); err != nil {
-					t.Error(err)
-				}
+				noErr(t, mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))))
 				requests[i].Release()
 			}
 		})
@@ -589,16 +504,14 @@ func TestRepliesOutOfOrder(t *testing.T) {
 // has returned.
 //
 // Promise (Calls): A call begun by `StartCall` ends as `Call` does, or by `Cancel` from any
-// goroutine. See also TestCallCancelledWithoutCause.
+// goroutine. See also TestCancelledRequestsLeave.
 func TestCallCancelledByOther(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		cause := errors.New("given up")
 		start := func() (Pending, *Message) {
 			p, err := ma.RequestBytes(soon(t), f, 1, []byte("request"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return p, requestAt(t, mb)
 		}
 		p, msg := start()
@@ -608,27 +521,24 @@ func TestCallCancelledByOther(t *testing.T) {
 			waits <- err
 		}()
 		p.Cancel(cause)
-		if err := <-waits; !errors.Is(err, cause) {
-			t.Error(err)
-		}
-		if err := mb.ReplyBytes(soon(t), msg, []byte("late")); err != nil {
-			t.Error(err)
+		fails(t, <-waits, cause)
+		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("late")))
+		msg.Release()
+
+		other, msg := start()
+		other.Cancel(nil) // without a cause it fails all the same
+		if msg, err := other.Wait(soon(t)); msg != nil || !errors.Is(err, context.Canceled) {
+			t.Error(msg, err)
 		}
 		msg.Release()
 
 		second, msg := start() // behind the late reply, which is dropped
-		if err := mb.ReplyBytes(soon(t), msg, []byte("reply")); err != nil {
-			t.Error(err)
-		}
+		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("reply")))
 		msg.Release()
 		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
 		p.Cancel(cause) // the call has ended
 		second.Cancel(cause)
-		reply, err := second.Wait(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		reply.Release()
+		awaitReply(t, second)
 		second.Cancel(cause)
 		noCalls(t, a, 1)
 	})
@@ -666,23 +576,17 @@ func TestReplyToDead(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		for range 2 {
-			if _, err := ma.RequestBytes(soon(t), f, 1, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(ma.RequestBytes(soon(t), f, 1, nil)))
 		}
 		first, second := requestAt(t, mb), requestAt(t, mb)
 		ma.Close()
 		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // the resource is deleted: no error
 			t.Fatal(err)
 		}
-		if err := a.Close(soon(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Close(soon(t)))
 		in := second.in
 		eventually.True(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
-		if err := mb.ReplyBytes(soon(t), second, nil); !errors.Is(err, ErrGone) {
-			t.Error(err)
-		}
+		fails(t, mb.ReplyBytes(soon(t), second, nil), ErrGone)
 		first.Release()
 		second.Release()
 		mb.Close()
@@ -694,40 +598,31 @@ func TestReplyToDead(t *testing.T) {
 // Promise (Calls): A reply needs no room in the caller's mailbox, and has no order with other
 // messages.
 func TestCallFullMailbox(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, FirstCredit), box(t, b, 1, 0)
-			stop, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			var blocked sync.WaitGroup
-			for range 3 {
-				blocked.Go(func() {
-					back := flow(t, b, ma)
-					for back.SendBytes(stop, 1, 0, make([]byte, 1000)) == nil {
-					}
-				})
-			}
-			eventually.True(t, "the mailbox is full", func() bool {
-				ma.mu.Lock()
-				defer ma.mu.Unlock()
-				return len(ma.creditQueue) > 0
-			})
-			go served(mb)
-			f := flow(t, a, mb)
-			for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
-				m, err := called(soon(t), ma, f, 1, make([]byte, size))
-				if err != nil {
-					t.Fatal(err)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, FirstCredit), box(t, b, 1, 0)
+		stop, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var blocked sync.WaitGroup
+		for range 3 {
+			blocked.Go(func() {
+				back := flow(t, b, ma)
+				for back.SendBytes(stop, 1, 0, make([]byte, 1000)) == nil {
 				}
-				m.Release()
-			}
-			cancel()
-			blocked.Wait()
-			mb.Close()
-		})
-	}
+			})
+		}
+		eventually.True(t, "the mailbox is full", locked(&ma.mu, func() bool { return len(ma.creditQueue) > 0 }))
+		go served(mb)
+		f := flow(t, a, mb)
+		for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
+			m, err := called(soon(t), ma, f, 1, make([]byte, size))
+			must(t, err)
+			m.Release()
+		}
+		cancel()
+		blocked.Wait()
+		mb.Close()
+	})
 }
 
 // A request waits for the first connection like any message. Its call ends when the link has.
@@ -737,9 +632,7 @@ func TestCallBeforeConnection(t *testing.T) {
 	m := box(t, a, 1, 0)
 	unknown := resource.MakeGID(1, 9, 0)
 	f, err := a.Flow(unknown, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	call := func(ctx context.Context) error {
@@ -749,15 +642,9 @@ func TestCallBeforeConnection(t *testing.T) {
 		}
 		return err
 	}
-	if err := call(short); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
-	w.mu.Lock()
-	w.gone[unknown] = true
-	w.mu.Unlock()
-	if err := call(soon(t)); !errors.Is(err, ErrGone) {
-		t.Error(err)
-	}
+	fails(t, call(short), context.DeadlineExceeded)
+	w.setGone(unknown, true)
+	fails(t, call(soon(t)), ErrGone)
 	noCalls(t, a, 0)
 }
 
@@ -800,9 +687,7 @@ func TestHostileCalls(t *testing.T) {
 					err = ep.comes(c, fs)
 				} else {
 					for i := range fs {
-						if err != nil {
-							t.Fatalf("frame %d is refused: %v", i-1, err)
-						}
+						must(t, err, "frame %d is refused", i-1)
 						err = ep.comes(c, fs[i:i+1])
 					}
 				}
@@ -821,17 +706,13 @@ func TestHostileCalls(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
 	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seq := uint32(0)
 	comes := func(f subsys.Frame, src uint32) {
 		t.Helper()
 		f.Seq, f.Src = seq, src
 		seq++
-		if err := ep.comes(c, []subsys.Frame{f}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ep.comes(c, []subsys.Frame{f}))
 	}
 	numbers := []uint64{0, 1, p.number + 1, p.number + 1<<32, p.number - 1<<32, 1 << 63, math.MaxUint64, 1<<32 - 1, 1<<31 - 1}
 	for _, n := range numbers {
@@ -870,9 +751,7 @@ func TestHostileCalls(t *testing.T) {
 	f.Seq, f.Src = seq, 9
 	g := ask(seq+1, 2)
 	g.Src = 9
-	if err := ep.comes(c, []subsys.Frame{f, g}); !errors.Is(err, ErrProtocol) {
-		t.Error(err)
-	}
+	fails(t, ep.comes(c, []subsys.Frame{f, g}), ErrProtocol)
 	m.Close()
 }
 
@@ -889,9 +768,7 @@ func TestUnreadEnds(t *testing.T) {
 	l.mu.Unlock()
 	l.unanswered(in, 5, 1, wire.WhyReleased)
 	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 64}}
-	if err := ep.comes(c, []subsys.Frame{f}); !errors.Is(err, ErrProtocol) {
-		t.Error(err)
-	}
+	fails(t, ep.comes(c, []subsys.Frame{f}), ErrProtocol)
 }
 
 // A small call takes no more locks than two messages. One lock enters it into the table, in place
@@ -900,35 +777,26 @@ func TestLocksOfCall(t *testing.T) {
 	if !lock.IsWatched {
 		t.Skip("locks are counted in a build with the tag rocldebug")
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			one := func() {
-				c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				msg := requestAt(t, mb)
-				if err := mb.ReplyBytes(t.Context(), msg, []byte("world")); err != nil {
-					t.Fatal(err)
-				}
-				msg.Release()
-				m, err := c.Wait(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				m.Release()
-			}
-			most := 8.2
-			if name == "inproc" {
-				most = 4.2
-			}
-			leastLocks(t, one, most)
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		one := func() {
+			c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
+			must(t, err)
+			msg := requestAt(t, mb)
+			must(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
+			msg.Release()
+			m, err := c.Wait(t.Context())
+			must(t, err)
+			m.Release()
+		}
+		most := 8.2
+		if tr.Name() == "inproc" {
+			most = 4.2
+		}
+		leastLocks(t, one, most)
+	})
 }
 
 // The end of a target is watched while calls to it are made, and for some time after.
@@ -943,23 +811,15 @@ func TestCallWatch(t *testing.T) {
 		}
 		for range 3 {
 			p, err := ma.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.sweep()
 			if c.sweep(); !watched() {
 				t.Fatal("the end of a target is not watched during a call")
 			}
 			msg := requestAt(t, mb)
-			if err := mb.ReplyBytes(soon(t), msg, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, mb.ReplyBytes(soon(t), msg, nil))
 			msg.Release()
-			m, err := p.Wait(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.Release()
+			awaitReply(t, p)
 			c.sweep()
 			if c.sweep(); watched() {
 				t.Fatal("the end of a target is watched without a call")
@@ -992,26 +852,11 @@ func TestGoldenCall(t *testing.T) {
 
 // A connection that is cut anywhere loses no request and no reply, and doubles none.
 func TestCallCutAnywhere(t *testing.T) {
-	step := int64(61)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 1009
-	}
-	for after := int64(1); after < 6000; after += step {
-		cutCalls(t, after)
-	}
+	cutsAt(61, 1009, 6_000, func(after int64) { cutCalls(t, after) })
 }
 
 func cutCalls(t *testing.T, after int64) {
-	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	a, b, end := cutPair(t, after, unreported(t))
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var got atomic.Int32
 	go func() {
@@ -1057,24 +902,13 @@ func cutCalls(t *testing.T, after int64) {
 	}
 	noCalls(t, a, 0)
 	mb.Close()
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
+	end()
 }
 
 // A server that is killed after any number of bytes ends the calls to it, also if their request or
 // reply has come in part.
 func TestCallKilledAnywhere(t *testing.T) {
-	step := int64(37)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 997
-	}
-	for after := int64(1); after < 3000; after += step {
-		killCalls(t, after)
-	}
+	cutsAt(37, 997, 3_000, func(after int64) { killCalls(t, after) })
 }
 
 func killCalls(t *testing.T, after int64) {
@@ -1082,10 +916,8 @@ func killCalls(t *testing.T, after int64) {
 	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), givesUp)
 	die := sync.OnceFunc(func() { w.kill(b) })
 	r := startRelay(t, b.Addrs()[0], &relay{after: after}, 1)
-	w.mu.Lock()
-	w.at[a.self] = nil // only a dials
-	w.at[b.self] = []string{"tcp://" + r.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self) // only a dials
+	w.setAddrs(b.self, "tcp://"+r.ln.Addr().String())
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	go served(mb)
 	f := flow(t, a, mb)

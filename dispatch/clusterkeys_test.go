@@ -3,7 +3,6 @@
 package dispatch
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -56,19 +55,13 @@ func TestSeveralKeys(t *testing.T) {
 			b := w.node(t, uint64(2*i+2), tr, func(k *Config) { k.Trust = trusting("", c.b...) })
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)
-			if err := flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")))
 			if !c.link {
-				if err := <-reported; !errors.Is(err, ErrUnreachable) {
-					t.Errorf("%q to %q: %v", c.a, c.b, err)
-				}
+				fails(t, <-reported, ErrUnreachable, "%q to %q", c.a, c.b)
 				continue
 			}
 			m, err := mb.Recv(ctx)
-			if err != nil {
-				t.Fatalf("%q to %q: %v", c.a, c.b, err)
-			}
+			must(t, err, "%q to %q", c.a, c.b)
 			m.Release()
 		}
 	}
@@ -87,14 +80,8 @@ func TestRotation(t *testing.T) {
 	ctx := soon(t)
 	say := func(f *Flow, to *Mailbox, tag uint64) {
 		t.Helper()
-		if err := f.SendBytes(ctx, 1, tag, nil); err != nil {
-			t.Fatal(err)
-		}
-		m, err := to.Recv(ctx)
-		if err != nil || m.Tag() != tag {
-			t.Fatal(m, err)
-		}
-		m.Release()
+		must(t, f.SendBytes(ctx, 1, tag, nil))
+		takeTag(t, to, tag)
 	}
 	ab, ba := flow(t, a, mb), flow(t, b, ma)
 	say(ab, mb, 1)
@@ -112,11 +99,7 @@ func TestRotation(t *testing.T) {
 		c.Trust, c.GiveUp = trusting("", "old"), 50*time.Millisecond
 		c.Undelivered = func(u Undelivered) { reported <- u.Err }
 	})
-	if err := flow(t, late, mb).SendBytes(ctx, 1, 9, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-reported; !errors.Is(err, ErrUnreachable) {
-		t.Errorf("with the old key alone: %v", err)
-	}
+	must(t, flow(t, late, mb).SendBytes(ctx, 1, 9, nil))
+	fails(t, <-reported, ErrUnreachable, "with the old key alone")
 	say(flow(t, w.node(t, 4, tr, turning), mb), mb, 10)
 }

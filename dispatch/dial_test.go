@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -22,61 +23,34 @@ import (
 // directory answers. Until then its link resumes. See also TestResumesWithoutDirectory.
 func TestGiveUpWithoutDirectory(t *testing.T) {
 	for _, everLinked := range []bool{false, true} {
-		w := newWorld()
-		silent := make(chan struct{}) // when closed, the directory answers no longer
-		reported := make(chan Undelivered, 10)
-		giveUp := 100 * time.Millisecond
-		if everLinked { // enough for a slow machine to make the link
-			giveUp = 3 * time.Second
-		}
-		a := w.node(t, 1, tcp.New(), func(c *Config) {
-			c.GiveUp = giveUp
-			c.Undelivered = func(u Undelivered) { reported <- u }
-			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-				select {
-				case <-silent:
-					<-ctx.Done()
-					return nil, context.Cause(ctx)
-				default:
-					return w.resolve(ctx, id)
-				}
+		inSimulation(t, func(t *testing.T, n *simulated) {
+			w, silent := newWorld(), make(chan struct{})
+			reported := make(chan Undelivered, 10)
+			a := w.node(t, 1, n.transport(), w.answersUntil(silent), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+			b := w.node(t, 2, n.transport(), givesUp)
+			mb := box(t, b, 1, 0)
+			if everLinked {
+				talk(t, a, b, mb, 1)
+				must(t, a.Flush(soon(t))) // else that message may be reported
 			}
-		})
-		b := w.node(t, 2, tcp.New(), func(c *Config) { c.GiveUp = 100 * time.Millisecond })
-		mb := box(t, b, 1, 0)
-		if everLinked {
-			talk(t, a, b, mb, 1)
-			if err := a.Flush(soon(t)); err != nil { // else that message may be reported
+			close(silent)
+			n.processes[1].Kill()
+			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+			f := flow(t, a, mb)
+			if err := f.try(soon(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
 				t.Fatal(err)
 			}
-		}
-		close(silent)
-		for _, p := range b.ports { // as if its process were killed
-			p.Close()
-		}
-		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-		f := flow(t, a, mb)
-		if err := f.try(soon(t), 7, 10); err != nil && !errors.Is(err, ErrUnreachable) {
-			t.Fatal(err)
-		}
-		eventually.Returns(t, "the report", func() {
 			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) || errors.Is(u.Err, context.DeadlineExceeded) {
 				t.Errorf("reported %+v", u)
 			}
+			fails(t, f.try(soon(t), 8, 10), ErrUnreachable, "a send afterwards")
 		})
-		if err := f.try(soon(t), 8, 10); !errors.Is(err, ErrUnreachable) {
-			t.Errorf("a send afterwards: %v", err)
-		}
 	}
 }
 
-// While the directory does not answer, a link resumes over the addresses at which its peer was
-// reached last.
-func TestResumesWithoutDirectory(t *testing.T) {
-	w := newWorld()
-	silent := make(chan struct{})
-	a := w.node(t, 1, tcp.New(), func(c *Config) {
-		c.GiveUp = 20 * time.Second
+// answersUntil makes the directory of a context answer until silent is closed.
+func (w *world) answersUntil(silent <-chan struct{}) func(*Config) {
+	return func(c *Config) {
 		c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
 			select {
 			case <-silent:
@@ -86,53 +60,54 @@ func TestResumesWithoutDirectory(t *testing.T) {
 				return w.resolve(ctx, id)
 			}
 		}
-	})
-	b := w.node(t, 2, tcp.New(), func(c *Config) {
-		c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
-	})
+	}
+}
+
+// doesNotDial is for a context that is only dialled.
+func doesNotDial(c *Config) {
+	c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil }
+}
+
+// While the directory does not answer, a link resumes over the addresses at which its peer was
+// reached last.
+func TestResumesWithoutDirectory(t *testing.T) {
+	w, silent := newWorld(), make(chan struct{})
+	a, b := w.node(t, 1, tcp.New(), w.answersUntil(silent)), w.node(t, 2, tcp.New(), doesNotDial)
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	close(silent)
-	l, _ := onlyLink(a, b)
-	l.mu.Lock()
-	l.dropFailedLocked(l.conn, errors.New("cut"))
-	l.mu.Unlock()
+	breakLink(a, b, errors.New("cut"))
 	talk(t, a, b, mb, 2)
 }
 
 // Messages that had been delivered to a receiver that is killed are not reported, whether received
-// or not. Messages that had been accepted and not delivered are.
+// or not. Messages that had been accepted and not delivered are, once the directory knows its end.
 func TestDeliveredIsNotReported(t *testing.T) {
-	w := newWorld()
-	reported := make(chan Undelivered, 100)
-	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-	b := w.node(t, 2, tcp.New())
-	mb := box(t, b, 1, 0)
-	f := flow(t, a, mb)
-	for range 10 {
-		if err := f.try(soon(t), 0, 10); err != nil {
-			t.Fatal(err)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reported := make(chan Undelivered, 100)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+		b := w.node(t, 2, tr, givesUp)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		for range 10 {
+			must(t, f.try(soon(t), 0, 10))
 		}
-	}
-	eventually.True(t, "all is acknowledged", f.idle)
-	for _, p := range b.ports { // as if its process were killed
-		p.Close()
-	}
-	b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-	if err := f.try(soon(t), 1, 10); err != nil {
-		t.Fatal(err)
-	}
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
-	eventually.Returns(t, "the report", func() {
-		if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
-			t.Errorf("reported %+v", u)
+		eventually.True(t, "all is acknowledged", f.idle)
+		for _, p := range b.ports { // as if its process were killed
+			p.Close()
+		}
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+		must(t, f.try(soon(t), 1, 10))
+		w.setGone(b.self, true)
+		eventually.Returns(t, "the report", func() {
+			if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
+				t.Errorf("reported %+v", u)
+			}
+		})
+		if err := a.Close(soon(t)); err != nil || len(reported) > 0 {
+			t.Errorf("closed with %v, %d more reports", err, len(reported))
 		}
 	})
-	if err := a.Close(soon(t)); err != nil || len(reported) > 0 {
-		t.Errorf("closed with %v, %d more reports", err, len(reported))
-	}
 }
 
 // A dialler whose handshake was refused admits the peer's connection with the number that it had
@@ -141,13 +116,9 @@ func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 2, tcp.New()), w.node(t, 1, tcp.New())
 	la, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lb, err := b.link(a.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gen := lb.life.Propose() // b dials too, and goes first
 	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)

@@ -37,15 +37,9 @@ func TestOwnMessageNeedsNoMemory(t *testing.T) {
 		received <- err
 	}()
 	b, err := d.cfg.Pool.Get(9 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Send(soon(t), 1, 0, b); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-received; err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.Send(soon(t), 1, 0, b))
+	must(t, <-received)
 }
 
 // Messages that may still come within the process have no memory reserved, for any number of
@@ -56,9 +50,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	var boxes []*Mailbox
 	for i := range uint32(mailboxes) {
 		mb := box(t, d, 1+i, 0)
-		if err := flow(t, d, mb).SendBytes(soon(t), 1, 0, []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, flow(t, d, mb).SendBytes(soon(t), 1, 0, []byte("x")))
 		if i%2 == 0 {
 			take(t, mb)
 		}
@@ -70,9 +62,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	available := func() {
 		t.Helper()
 		b, err := d.cfg.Pool.Get(memory / 8 * 7 / 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.Release()
 	}
 	available()
@@ -96,9 +86,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(8<<20))
 	mb := box(t, d, 1, FirstCredit)
-	if err := flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))))
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	if mb.oversize == nil || d.oversize.Load() != nil {
@@ -118,9 +106,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 1<<20)
 	f := flow(t, a, mb)
-	if err := f.SendBytes(soon(t), 1, 0, []byte("keeps large ones out")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.SendBytes(soon(t), 1, 0, []byte("keeps large ones out")))
 	sent := make(chan error, senders)
 	for i := range senders {
 		go func() { sent <- f.Send(soon(t), 1, uint64(1+i), buf(t, a, string(make([]byte, large)))) }()
@@ -135,9 +121,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 		take(t, mb)
 	}
 	for range senders {
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
+		noErr(t, <-sent)
 	}
 }
 
@@ -201,7 +185,7 @@ func TestSendToClosing(t *testing.T) {
 	f := flow(t, a, one)
 	exchange(t, a, one, 1, 10)
 	closing(true)
-	fails := func(what string, err error) {
+	isGone := func(what string, err error) {
 		t.Helper()
 		if !errors.Is(err, ErrGone) || errors.Is(err, ErrClosed) {
 			t.Errorf("%s to a context that closes: %v", what, err)
@@ -212,7 +196,7 @@ func TestSendToClosing(t *testing.T) {
 		err = g.SendBytes(ctx, 1, 1, []byte("hello"))
 	}
 	if n, _ := other.Len(); n == 0 {
-		fails("the first message", err)
+		isGone("the first message", err)
 	}
 	closing(false)
 	third := box(t, b, 3, 0)
@@ -222,11 +206,9 @@ func TestSendToClosing(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	b.Close(ctx)
-	fails("a later message", f.SendBytes(ctx, 1, 1, []byte("hello")))
+	isGone("a later message", f.SendBytes(ctx, 1, 1, []byte("hello")))
 	a.Close(ctx)
-	if err := f.SendBytes(ctx, 1, 1, []byte("hello")); !errors.Is(err, ErrClosed) {
-		t.Errorf("a message of a closed context: %v", err)
-	}
+	fails(t, f.SendBytes(ctx, 1, 1, []byte("hello")), ErrClosed, "a message of a closed context")
 }
 
 // A stopLog is a log handler that blocks at the first line with a text.
@@ -269,9 +251,7 @@ func testReportBeforeClose(t *testing.T) {
 	})
 	b := w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
-	if err := flow(t, a, mb).SendBytes(soon(t), 1, 0, []byte("unread")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, mb).SendBytes(soon(t), 1, 0, []byte("unread")))
 	go mb.Close()
 	<-g.reached
 	closed := make(chan struct{})
@@ -415,9 +395,7 @@ func TestFirstMessagesAtOnce(t *testing.T) {
 		for _, to := range boxes {
 			for range goroutines {
 				wg.Go(func() {
-					if err := flow(t, from, to).SendBytes(soon(t), uint32(1+i), 0, []byte("hello")); err != nil {
-						t.Error(err)
-					}
+					noErr(t, flow(t, from, to).SendBytes(soon(t), uint32(1+i), 0, []byte("hello")))
 				})
 			}
 		}

@@ -43,6 +43,13 @@ func (w *world) resolve(_ context.Context, id resource.GID) ([]string, error) {
 	return w.at[id], nil
 }
 
+// setAddrs sets the addresses of a context.
+func (w *world) setAddrs(id resource.GID, addrs ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[id] = addrs
+}
+
 // setGone says whether a context has ended, as resolve is to answer.
 func (w *world) setGone(id resource.GID, isGone bool) {
 	w.mu.Lock()
@@ -63,6 +70,41 @@ func trusting(cluster string, keys ...string) func() Trust {
 // gives up, Close waits for the peer.
 func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
 
+// must ends the test if err is not nil. what, a format with its values, says what has returned err.
+func must(t testing.TB, err error, what ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(say(err, what))
+	}
+}
+
+// noErr fails the test if err is not nil, and lets it go on.
+func noErr(t testing.TB, err error, what ...any) {
+	t.Helper()
+	if err != nil {
+		t.Error(say(err, what))
+	}
+}
+
+// fails checks that err matches want.
+func fails(t testing.TB, err, want error, what ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v; want %v", say(err, what), want)
+	}
+}
+
+// say returns the text of err behind that of what.
+func say(err error, what []any) string {
+	if len(what) == 0 {
+		return fmt.Sprint(err)
+	}
+	return fmt.Sprintf(what[0].(string), what[1:]...) + fmt.Sprint(": ", err)
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
 // node returns a context that listens on tr. A test that waits for it to give up sets a short
 // GiveUp.
 func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func(*Config)) *Dispatcher {
@@ -73,12 +115,8 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 		f(&cfg)
 	}
 	d := New(cfg)
-	if err := d.Listen(tr, ""); err != nil {
-		t.Fatal(err)
-	}
-	w.mu.Lock()
-	w.at[cfg.Self] = d.Addrs()
-	w.mu.Unlock()
+	must(t, d.Listen(tr, ""))
+	w.setAddrs(cfg.Self, d.Addrs()...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -91,9 +129,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 	t.Helper()
 	b, err := d.cfg.Pool.Get(len(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copy(b.Bytes(), s)
 	return b
 }
@@ -101,19 +137,31 @@ func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 func box(t testing.TB, d *Dispatcher, serial uint32, limit int) *Mailbox {
 	t.Helper()
 	m, err := d.Mailbox(serial, limit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
 func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	t.Helper()
 	f, err := d.Flow(to.d.self, to.serial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
+}
+
+// over runs f with a new world for each of the transports.
+func over(t *testing.T, all map[string]subsys.Transport, f func(t *testing.T, w *world, tr subsys.Transport)) {
+	for name, tr := range all {
+		t.Run(name, func(t *testing.T) { f(t, newWorld(), tr) })
+	}
+}
+
+// locked returns a function that calls f with mu held.
+func locked(mu sync.Locker, f func() bool) func() bool {
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return f()
+	}
 }
 
 // links returns the transports that make connections.
@@ -130,6 +178,13 @@ func transports() map[string]subsys.Transport {
 // soon returns a context for what must happen. It ends only if a test fails.
 func soon(t testing.TB) context.Context { return eventually.Context(t) }
 
+// ended returns a context that has ended.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
 // try sends n bytes, or returns why it cannot.
 func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	b, err := f.dispatcher().cfg.Pool.Get(n)
@@ -142,191 +197,137 @@ func (f *Flow) try(ctx context.Context, tag uint64, n int) error {
 	return err
 }
 
-func take(t *testing.T, m *Mailbox, sel ...Select) {
+// take receives a message.
+func take(t testing.TB, m *Mailbox, sel ...Select) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	receive(t, m, sel).Release()
+}
+
+// takeTag receives a message, which must have the tag.
+func takeTag(t testing.TB, m *Mailbox, tag uint64, sel ...Select) {
+	t.Helper()
+	msg := receive(t, m, sel)
+	defer msg.Release()
+	if msg.Tag() != tag {
+		t.Fatalf("message %d in place of %d", msg.Tag(), tag)
+	}
+}
+
+func receive(t testing.TB, m *Mailbox, sel []Select) *Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	msg, err := m.Recv(ctx, sel...)
-	if err != nil {
-		t.Fatalf("recv: %v", err)
-	}
-	msg.Release()
+	must(t, err)
+	return msg
+}
+
+// awaitReply waits for the reply to a call.
+func awaitReply(t testing.TB, p Pending) {
+	t.Helper()
+	reply, err := p.Wait(soon(t))
+	must(t, err)
+	reply.Release()
 }
 
 func TestPingPong(t *testing.T) {
-	for name, tr := range transports() {
-		for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {
-			t.Run(fmt.Sprint(name, poll), func(t *testing.T) {
-				w := newWorld()
+	for _, poll := range []PollPolicy{PollAdaptive, PollNever, PollAlways} {
+		t.Run(poll.String(), func(t *testing.T) {
+			over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 				policy := func(c *Config) { c.Poll.Policy = poll }
 				a, b := w.node(t, 1, tr, policy), w.node(t, 2, tr, policy)
 				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx := soon(t)
-				echoed := make(chan error, 1)
-				const rounds = 500
-				go func() {
-					back, _ := b.Flow(a.self, 1)
-					for range rounds {
-						m, err := mb.Recv(ctx)
-						if err == nil {
-							err = back.Send(ctx, 1, m.Tag()+1, m.Buffer())
-							m.Release()
-						}
-						if err != nil {
-							echoed <- err
-							return
-						}
-					}
-					echoed <- nil
-				}()
-				f := flow(t, a, mb)
-				for i := range uint64(rounds) {
-					if err := f.Send(ctx, 1, i, buf(t, a, fmt.Sprint("ping ", i))); err != nil {
-						t.Fatal(err)
-					}
-					m, err := ma.Recv(ctx, From(b.self.WithSerial(1)), Tag(i+1))
-					if err != nil {
-						t.Fatal(err)
-					}
-					if string(m.Bytes()) != fmt.Sprint("ping ", i) {
-						t.Fatalf("round %d: %q", i, m.Bytes())
-					}
-					m.Release()
-				}
-				if err := <-echoed; err != nil {
-					t.Fatal(err)
-				}
+				echoing(t, b, mb, a)
+				pinging(t, a, flow(t, a, mb), ma, 500)
+				mb.Close()
 			})
-		}
+		})
 	}
 }
 
 // Many senders, several mailboxes, all sizes: every message arrives once and in order.
 //
 // Promise (Delivery): Messages from one resource to another arrive in the order in which they were
-// sent, whatever their size. See also TestLanesKeepOrder.
+// sent, whatever their size. See also TestMoves.
 func TestOrderAndCompleteness(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			ctx := soon(t)
-			const senders, each = 8, 2000
-			sizes := []int{0, 1, 64, 2000, 3000, 9000, 40_000, 1 << 20}
-			var wg sync.WaitGroup
-			for s := range uint32(senders) {
-				mb := box(t, b, 10+s, 1<<20)
-				wg.Add(2)
-				go func() {
-					defer wg.Done()
-					f := flow(t, a, mb)
-					for i := range each {
-						size := sizes[i%len(sizes)]
-						if size > 9000 && i > 200 {
-							size = 100
-						}
-						p, err := a.cfg.Pool.Get(size)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						if size >= 8 {
-							binary.LittleEndian.PutUint64(p.Bytes()[size-8:], uint64(i))
-						}
-						if err := f.Send(ctx, 1+s, uint64(i), p); err != nil {
-							t.Errorf("send %d: %v", i, err)
-							return
-						}
-					}
-				}()
-				go func() {
-					defer wg.Done()
-					for i := range uint64(each) {
-						m, err := mb.Recv(ctx)
-						if err != nil {
-							t.Errorf("recv %d: %v", i, err)
-							return
-						}
-						if m.Tag() != i || m.From() != a.self.WithSerial(1+s) {
-							t.Errorf("got %d from %v, want %d", m.Tag(), m.From(), i)
-							return
-						}
-						if n := m.Len(); n >= 8 && binary.LittleEndian.Uint64(m.Bytes()[n-8:]) != i {
-							t.Errorf("message %d damaged", i)
-							return
-						}
-						m.Release()
-					}
-				}()
-			}
-			wg.Wait()
-		})
-	}
-}
-
-func TestSendToMissing(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			b := w.node(t, 2, tr)
-			ctx := soon(t)
-			f, err := a.Flow(b.self, 99)
-			if name == "inproc" { // this transport knows at once
-				if !errors.Is(err, ErrGone) {
-					t.Error(err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Send(ctx, 5, 7, buf(t, a, "x")); err != nil {
-				t.Fatal(err)
-			}
-			u := <-reported
-			if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
-				t.Fatalf("reported %+v", u)
-			}
-			p := buf(t, a, "y")
-			if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {
-				t.Fatalf("second send: %v", err)
-			}
-			p.Release()
-		})
-	}
-}
-
-func BenchmarkRate(b *testing.B) {
-	for name, tr := range transports() {
-		b.Run(name, func(b *testing.B) {
-			w := newWorld()
-			x, y := w.node(b, 1, tr), w.node(b, 2, tr)
-			my := box(b, y, 1, 0)
-			f := flow(b, x, my)
-			ctx := context.Background()
-			done := make(chan struct{})
-			b.ReportAllocs()
-			b.ResetTimer()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		ctx := soon(t)
+		const senders, each = 8, 2000
+		sizes := []int{0, 1, 64, 2000, 3000, 9000, 40_000, 1 << 20}
+		var wg sync.WaitGroup
+		for s := range uint32(senders) {
+			mb := box(t, b, 10+s, 1<<20)
+			wg.Add(2)
 			go func() {
-				defer close(done)
-				for range b.N {
-					m, err := my.Recv(ctx)
+				defer wg.Done()
+				f := flow(t, a, mb)
+				for i := range each {
+					size := sizes[i%len(sizes)]
+					if size > 9000 && i > 200 {
+						size = 100
+					}
+					p, err := a.cfg.Pool.Get(size)
 					if err != nil {
-						b.Error(err)
+						t.Error(err)
+						return
+					}
+					if size >= 8 {
+						binary.LittleEndian.PutUint64(p.Bytes()[size-8:], uint64(i))
+					}
+					if err := f.Send(ctx, 1+s, uint64(i), p); err != nil {
+						t.Errorf("send %d: %v", i, err)
+						return
+					}
+				}
+			}()
+			go func() {
+				defer wg.Done()
+				for i := range uint64(each) {
+					m, err := mb.Recv(ctx)
+					if err != nil {
+						t.Errorf("recv %d: %v", i, err)
+						return
+					}
+					if m.Tag() != i || m.From() != a.self.WithSerial(1+s) {
+						t.Errorf("got %d from %v, want %d", m.Tag(), m.From(), i)
+						return
+					}
+					if n := m.Len(); n >= 8 && binary.LittleEndian.Uint64(m.Bytes()[n-8:]) != i {
+						t.Errorf("message %d damaged", i)
 						return
 					}
 					m.Release()
 				}
 			}()
-			for i := range b.N {
-				p, _ := x.cfg.Pool.Get(64)
-				if err := f.Send(ctx, 1, uint64(i), p); err != nil {
-					b.Fatal(err)
-				}
+		}
+		wg.Wait()
+	})
+}
+
+func TestSendToMissing(t *testing.T) {
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reported := make(chan Undelivered, 10)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
+		b := w.node(t, 2, tr)
+		ctx := soon(t)
+		f, err := a.Flow(b.self, 99)
+		if tr.Name() == "inproc" { // this transport knows at once
+			if !errors.Is(err, ErrGone) {
+				t.Error(err)
 			}
-			<-done
-		})
-	}
+			return
+		}
+		must(t, err)
+		must(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
+		u := <-reported
+		if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
+			t.Fatalf("reported %+v", u)
+		}
+		p := buf(t, a, "y")
+		if err := f.Send(ctx, 5, 8, p); !errors.Is(err, ErrGone) {
+			t.Fatalf("second send: %v", err)
+		}
+		p.Release()
+	})
 }

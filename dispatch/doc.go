@@ -20,7 +20,7 @@
 //
 //	internal/session    frames sent, acknowledged and retransmitted; pieces of large messages
 //	internal/life       which connection a link has
-//	internal/patience   how long a waiter polls
+//	internal/spin       how long a waiter polls
 //	internal/wire       frame types, and the messages of the handshake
 //
 // # From Send to Recv

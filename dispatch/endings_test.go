@@ -7,8 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // onEnd returns a channel that receives the end of a flow's resource.
@@ -16,9 +15,7 @@ func onEnd(t *testing.T, f *Flow) (ended chan error, cancel func() bool) {
 	t.Helper()
 	ended = make(chan error, 2)
 	cancel, err := f.OnEnd(soon(t), func(err error) { ended <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ended, cancel
 }
 
@@ -36,151 +33,80 @@ func awaitEnd(t *testing.T, ended chan error, want error) {
 }
 
 func TestOnEnd(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 
-			t.Run("deleted", func(t *testing.T) {
-				m := box(t, b, 1, 0)
-				first, _ := onEnd(t, flow(t, a, m))
-				second, cancel := onEnd(t, flow(t, a, m))
-				third, _ := onEnd(t, flow(t, a, m))
-				if !cancel() {
-					t.Fatal("the function had been called")
-				}
-				m.Close()
-				awaitEnd(t, first, ErrGone)
-				awaitEnd(t, third, ErrGone)
-				if cancel() || len(second)+len(first)+len(third) > 0 {
-					t.Fatal("a function was called twice, or after cancel")
-				}
-			})
-			t.Run("behind its messages", func(t *testing.T) {
-				m, mine := box(t, b, 2, 0), box(t, a, 2, 0)
-				ended, _ := onEnd(t, flow(t, a, m))
-				f := flow(t, b, mine)
-				const count = 1000
-				for i := range count {
-					if err := f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")); err != nil {
-						t.Fatal(err)
-					}
-				}
-				m.Close()
-				wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
-				go func() {
-					awaitEnd(t, ended, ErrGone)
-					if n, _ := mine.Len(); n != count {
-						t.Errorf("%d of %d messages before the end", n, count)
-					}
-					cancel()
-				}()
-				if _, err := mine.Recv(wait, Tag(count)); !errors.Is(err, context.Canceled) {
-					t.Fatal(err)
-				}
-			})
-			t.Run("never there", func(t *testing.T) {
-				f, err := a.Flow(b.self, 77)
-				if err != nil && name == "inproc" {
-					return // Flow returns the error at once
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				ended, _ := onEnd(t, f)
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("already gone", func(t *testing.T) {
-				m := box(t, b, 3, 0)
-				f := flow(t, a, m)
-				if err := f.SendBytes(soon(t), 1, 0, nil); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := m.Recv(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				m.Close()
-				ended, _ := onEnd(t, f)
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("with its context", func(t *testing.T) {
-				c := w.node(t, 3, tr)
-				m := box(t, c, 1, 0)
-				f := flow(t, a, m)
-				if err := f.SendBytes(soon(t), 1, 0, nil); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
-					t.Fatal(err)
-				}
-				ended, _ := onEnd(t, f)
-				if err := c.Close(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				awaitEnd(t, ended, ErrGone)
-			})
-			t.Run("as this context closes", func(t *testing.T) {
-				c := w.node(t, 4, tr)
-				ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
-				if err := c.Close(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				awaitEnd(t, ended, ErrClosed)
-			})
-		})
-	}
-}
-
-// A resource of a context that is killed has ended, even if nothing was sent to it.
-func TestOnEndKilled(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, givesUp)
+		t.Run("deleted", func(t *testing.T) {
 			m := box(t, b, 1, 0)
-			ended, _ := onEnd(t, flow(t, a, m))
-			answered, _ := onEnd(t, func() *Flow { f, _ := a.Flow(b.self, 99); return f }())
-			awaitEnd(t, answered, ErrGone) // now the link has a connection
-			w.mu.Lock()
-			w.gone[b.self] = true
-			w.mu.Unlock()
-			for _, p := range b.ports { // as a crash would
-				p.Close()
+			first, _ := onEnd(t, flow(t, a, m))
+			second, cancel := onEnd(t, flow(t, a, m))
+			third, _ := onEnd(t, flow(t, a, m))
+			if !cancel() {
+				t.Fatal("the function had been called")
 			}
-			awaitEnd(t, ended, ErrGone)
+			m.Close()
+			awaitEnd(t, first, ErrGone)
+			awaitEnd(t, third, ErrGone)
+			if cancel() || len(second)+len(first)+len(third) > 0 {
+				t.Fatal("a function was called twice, or after cancel")
+			}
 		})
-	}
-}
-
-// A context that nothing is known of has ended.
-func TestOnEndUnknown(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, tr)
-			unknown := resource.MakeGID(1, 9, 0)
-			w.gone[unknown] = true
-			f, err := a.Flow(unknown, 1)
-			if err != nil {
+		t.Run("behind its messages", func(t *testing.T) {
+			m, mine := box(t, b, 2, 0), box(t, a, 2, 0)
+			ended, _ := onEnd(t, flow(t, a, m))
+			f := flow(t, b, mine)
+			const count = 1000
+			for i := range count {
+				must(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
+			}
+			m.Close()
+			wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
+			go func() {
+				awaitEnd(t, ended, ErrGone)
+				if n, _ := mine.Len(); n != count {
+					t.Errorf("%d of %d messages before the end", n, count)
+				}
+				cancel()
+			}()
+			if _, err := mine.Recv(wait, Tag(count)); !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
+		})
+		t.Run("never there", func(t *testing.T) {
+			f, err := a.Flow(b.self, 77)
+			if err != nil && tr.Name() == "inproc" {
+				return // Flow returns the error at once
+			}
+			must(t, err)
 			ended, _ := onEnd(t, f)
 			awaitEnd(t, ended, ErrGone)
 		})
-	}
-}
-
-// The counts of a link are added once, though the link is unlinked twice.
-func TestCountedOnce(t *testing.T) {
-	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
-	l, err := d.link(resource.MakeGID(1, 2, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.traffic.sentB = 10
-	l.endLink(ErrUnreachable)
-	d.unlink(l)
-	if n := d.Stats().SentBytes; n != 10 {
-		t.Errorf("%d bytes sent, not 10", n)
-	}
+		t.Run("already gone", func(t *testing.T) {
+			m := box(t, b, 3, 0)
+			f := flow(t, a, m)
+			must(t, f.SendBytes(soon(t), 1, 0, nil))
+			must(t, errOf(m.Recv(soon(t))))
+			m.Close()
+			ended, _ := onEnd(t, f)
+			awaitEnd(t, ended, ErrGone)
+		})
+		t.Run("with its context", func(t *testing.T) {
+			c := w.node(t, 3, tr)
+			m := box(t, c, 1, 0)
+			f := flow(t, a, m)
+			must(t, f.SendBytes(soon(t), 1, 0, nil))
+			if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
+				t.Fatal(err)
+			}
+			ended, _ := onEnd(t, f)
+			must(t, c.Close(soon(t)))
+			awaitEnd(t, ended, ErrGone)
+		})
+		t.Run("as this context closes", func(t *testing.T) {
+			c := w.node(t, 4, tr)
+			ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
+			must(t, c.Close(soon(t)))
+			awaitEnd(t, ended, ErrClosed)
+		})
+	})
 }

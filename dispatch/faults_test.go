@@ -25,26 +25,11 @@ import (
 // A connection that is cut anywhere loses no monitor. The end of a resource is reported once,
 // behind all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
-	step := int64(61)
-	switch {
-	case *long:
-		step = 1
-	case testing.Short():
-		step = 1009
-	}
-	for after := int64(1); after < 5000; after += step {
-		cutMonitors(t, after)
-	}
+	cutsAt(61, 1009, 5_000, func(after int64) { cutMonitors(t, after) })
 }
 
 func cutMonitors(t *testing.T, after int64) {
-	w := newWorld()
-	a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), unreported(t))
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	a, b, end := cutPair(t, after, unreported(t))
 	mine := box(t, a, 1, 0)
 	for round := range uint32(3) {
 		its := box(t, b, 1+round, 0)
@@ -59,9 +44,7 @@ func cutMonitors(t *testing.T, after int64) {
 			if i == each-2 {
 				size = 10_000
 			}
-			if err := f.SendBytes(soon(t), its.serial, i, make([]byte, size)); err != nil {
-				t.Fatalf("cut after %d: %v", after, err)
-			}
+			must(t, f.SendBytes(soon(t), its.serial, i, make([]byte, size)), "cut after %d", after)
 		}
 		if round == 1 {
 			monitorOf(t, mine, id, before)
@@ -79,9 +62,7 @@ func cutMonitors(t *testing.T, after int64) {
 		awaitGone(t, mine, id, later)
 	}
 	isEmpty(t, mine)
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
+	end()
 }
 
 // Monitors that are set, calls that begin, and receives that wait while the context of their
@@ -112,12 +93,8 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							w.kill(b)
 							return
 						}
-						w.mu.Lock()
-						w.gone[b.self] = true
-						w.mu.Unlock()
-						if err := b.Close(soon(t)); err != nil {
-							t.Error(err)
-						}
+						w.setGone(b.self, true)
+						noErr(t, b.Close(soon(t)))
 					})
 					const each = 3
 					for tag := range uint64(each) {
@@ -136,9 +113,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							}
 						})
 						all.Go(func() {
-							if _, err := mine.Recv(soon(t), From(id), Tag(99)); !errors.Is(err, ErrGone) {
-								t.Errorf("receive: %v", err)
-							}
+							fails(t, errOf(mine.Recv(soon(t), From(id), Tag(99))), ErrGone, "receive")
 						})
 					}
 					all.Wait()
@@ -186,9 +161,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		received <- err
 	}()
 	c, err := mine.RequestBytes(soon(t), flow(t, a, its), 1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	request := requestAt(t, its)
 	go func() {
 		_, err := c.Wait(soon(t))
@@ -196,11 +169,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 	}()
 	l, _ := onlyLink(a, b)
 	n.cutAll()
-	eventually.True(t, "the silent machine is dialled", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.conn == nil
-	})
+	eventually.True(t, "the silent machine is dialled", locked(&l.mu, func() bool { return l.conn == nil }))
 	time.Sleep(time.Minute) // of virtual time: only the directory says that the machine is dead
 	isEmpty(t, mine)
 	select {
@@ -210,9 +179,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		t.Errorf("the call ended: %v", err)
 	default:
 	}
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	awaitGone(t, mine, monitored(its), 7)
 	awaitEnd(t, received, ErrGone)
 	awaitEnd(t, replied, ErrGone)
@@ -225,118 +192,96 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 // addresses. If it lives, as after the end of its directory alone, its link resumes. If it does not
 // answer, it has ended, however long GiveUp is. A context without a known address has ended.
 func TestContextOfDeadNode(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			var isDead atomic.Bool
-			a := w.node(t, 1, tr, func(c *Config) {
-				c.GiveUp = time.Hour
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					if isDead.Load() {
-						return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
-					}
-					return w.resolve(ctx, id)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		var isDead atomic.Bool
+		a := w.node(t, 1, tr, func(c *Config) {
+			c.GiveUp = time.Hour
+			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+				if isDead.Load() {
+					return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
 				}
-			})
-			b := w.node(t, 2, tr)
-			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-			talk(t, a, b, its, 1)
-			monitorOf(t, mine, monitored(its), 7)
-			isDead.Store(true)
-			l, _ := onlyLink(a, b)
-			for round := range uint64(3) {
-				resumed := a.Stats().Resumed
-				l.mu.Lock()
-				l.dropFailedLocked(l.conn, errSilent)
-				l.mu.Unlock()
-				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
-				talk(t, a, b, its, 2+round)
-			}
-			isEmpty(t, mine)
-			w.kill(b)
-			gone, err := mine.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
-				t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
-			}
-			gone.Release()
-			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
-
-			unknown := resource.MakeGID(1, 9, 1)
-			monitorOf(t, mine, unknown, 8)
-			awaitGone(t, mine, unknown, 8)
-			f, err := a.Flow(unknown.Context(), 1)
-			if err == nil {
-				_, err = called(soon(t), mine, f, 1, nil)
-			}
-			if !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
-				t.Errorf("a call to a context of which no address is known: %v", err)
+				return w.resolve(ctx, id)
 			}
 		})
-	}
+		b := w.node(t, 2, tr)
+		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+		talk(t, a, b, its, 1)
+		monitorOf(t, mine, monitored(its), 7)
+		isDead.Store(true)
+		for round := range uint64(3) {
+			resumed := a.Stats().Resumed
+			breakLink(a, b, errSilent)
+			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+			talk(t, a, b, its, 2+round)
+		}
+		isEmpty(t, mine)
+		w.kill(b)
+		gone, err := mine.Recv(soon(t))
+		must(t, err)
+		if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
+			t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
+		}
+		gone.Release()
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) }) // the context lives on, without ports
+
+		unknown := resource.MakeGID(1, 9, 1)
+		monitorOf(t, mine, unknown, 8)
+		awaitGone(t, mine, unknown, 8)
+		f, err := a.Flow(unknown.Context(), 1)
+		if err == nil {
+			_, err = called(soon(t), mine, f, 1, nil)
+		}
+		if !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable) {
+			t.Errorf("a call to a context of which no address is known: %v", err)
+		}
+	})
 }
 
 // When the directory says that a node is dead, links that only the peer dials do not end: the peer
 // is left the time to dial. Such links are those that this side has accepted, and knows no address
 // for.
 func TestAcceptedLinkOfDeadNode(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			var looks atomic.Int64
-			a := w.node(t, 1, tr, func(c *Config) {
-				c.GiveUp = time.Hour
-				c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
-					looks.Add(1)
-					return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
-				}
-			})
-			var await atomic.Int64 // b does not dial before there have been so many checks
-			var isKilled atomic.Bool
-			b := w.node(t, 2, tr, func(c *Config) {
-				c.Undelivered = func(u Undelivered) {
-					if !isKilled.Load() {
-						t.Errorf("reported: %+v", u)
-					}
-				}
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					for looks.Load() < await.Load() && ctx.Err() == nil {
-						runtime.Gosched()
-					}
-					return w.resolve(ctx, id)
-				}
-			})
-			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-			talk(t, b, a, mine, 1)
-			monitorOf(t, mine, monitored(its), 7)
-			l, err := a.link(b.self)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for round := range uint64(3) {
-				await.Store(looks.Load() + 2)
-				resumed := a.Stats().Resumed
-				l.mu.Lock()
-				l.dropFailedLocked(l.conn, errSilent)
-				l.mu.Unlock()
-				eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
-				talk(t, b, a, mine, 2+round)
-			}
-			isEmpty(t, mine)
-			isKilled.Store(true)
-			w.kill(b)
-			b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-			awaitGone(t, mine, monitored(its), 7)
-			eventually.True(t, "the link ends", l.ended)
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			if err := l.life.Cause(); !errors.Is(err, ErrGone) {
-				t.Error("the link ended of", err)
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		w := newWorld()
+		var looks atomic.Int64
+		a := w.node(t, 1, n.transport(), func(c *Config) {
+			c.GiveUp = time.Hour
+			c.Resolve = func(_ context.Context, id resource.GID) (addrs []string, err error) {
+				looks.Add(1)
+				return nil, fmt.Errorf("%w: %v", ErrNodeDead, id)
 			}
 		})
-	}
+		var await atomic.Int64 // b does not dial before there have been so many checks
+		b := w.node(t, 2, n.transport(), func(c *Config) {
+			c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+				for looks.Load() < await.Load() && ctx.Err() == nil {
+					time.Sleep(time.Millisecond) // of virtual time
+				}
+				return w.resolve(ctx, id)
+			}
+		}, unreported(t))
+		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+		talk(t, b, a, mine, 1)
+		monitorOf(t, mine, monitored(its), 7)
+		l, err := a.link(b.self)
+		must(t, err)
+		for round := range uint64(3) {
+			await.Store(looks.Load() + 2)
+			resumed := a.Stats().Resumed
+			breakLink(a, b, errSilent)
+			eventually.True(t, "the link resumes", func() bool { return a.Stats().Resumed > resumed })
+			talk(t, b, a, mine, 2+round)
+		}
+		isEmpty(t, mine)
+		must(t, b.Flush(soon(t)))
+		n.processes[1].Kill()
+		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
+		awaitGone(t, mine, monitored(its), 7)
+		eventually.True(t, "the link ends", l.ended)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		fails(t, l.life.Cause(), ErrGone, "the link ended of")
+	})
 }
 
 // nodesAreDead makes c resolve contexts to their addresses, and say that their nodes are dead.
@@ -367,6 +312,12 @@ type hookedPort struct {
 	h *hooked
 }
 
+// fail makes dials fail with err, or lets them be.
+func (h *hooked) fail(err error) {
+	f := func(context.Context, string) error { return err }
+	h.dial.Store(&f)
+}
+
 func (h *hooked) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	p, err := h.Transport.Listen(addr, cfg)
 	return &hookedPort{p, h}, err
@@ -389,62 +340,59 @@ func (p *hookedPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subs
 // cannot be dialled from here: it is given up after `WithGiveUp`. A directory that reaches no other
 // member declares none dead. See also TestNodeDead.
 func TestNotGoneThoughNodeDead(t *testing.T) {
-	const missing = "tcp://127.0.0.1:1"
-	for what, dial := range map[string]func(ctx context.Context, addr string) error{
+	for what, dial := range map[string]func(ctx context.Context, isMissing bool) error{
 		"refused": nil,
-		"no descriptor": func(_ context.Context, addr string) error {
-			if addr == missing {
+		"no descriptor": func(_ context.Context, isMissing bool) error {
+			if isMissing {
 				return subsys.ErrNoPeer
 			}
 			return fmt.Errorf("dialling: %w", syscall.EMFILE)
 		},
-		"given up": func(ctx context.Context, _ string) error {
+		"given up": func(ctx context.Context, _ bool) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld()
-			var isDead atomic.Bool
-			h := &hooked{Transport: tcp.New()}
-			reported := make(chan error, 1)
-			a := w.node(t, 1, h, func(c *Config) {
-				c.GiveUp = 3 * time.Second
-				c.Undelivered = func(u Undelivered) { reported <- u.Err }
-				c.Trust = func() Trust {
-					if isDead.Load() && dial == nil {
-						return trusting("", "another")()
+			inSimulation(t, func(t *testing.T, n *simulated) {
+				w, missing := newWorld(), n.nowhere()
+				var isDead atomic.Bool
+				h := &hooked{Transport: n.transport()}
+				reported := make(chan error, 1)
+				a := w.node(t, 1, h, func(c *Config) {
+					c.GiveUp = 3 * time.Second // less than an attempt may take
+					c.Undelivered = func(u Undelivered) { reported <- u.Err }
+					c.Trust = func() Trust {
+						if isDead.Load() && dial == nil {
+							return trusting("", "another")()
+						}
+						return trusting("", "key")()
 					}
-					return trusting("", "key")()
+					c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
+						addrs, err := w.resolve(ctx, id)
+						if isDead.Load() {
+							err = ErrNodeDead
+						}
+						return append(slices.Clone(addrs), missing), err
+					}
+				})
+				b := w.node(t, 2, n.transport(), doesNotDial, givesUp)
+				its := box(t, b, 1, 0)
+				talk(t, a, b, its, 1)
+				isDead.Store(true)
+				if dial != nil {
+					do := func(ctx context.Context, addr string) error { return dial(ctx, addr == missing) }
+					h.dial.Store(&do)
 				}
-				c.Resolve = func(ctx context.Context, id resource.GID) ([]string, error) {
-					addrs, err := w.resolve(ctx, id)
-					if isDead.Load() {
-						err = ErrNodeDead
-					}
-					return append(slices.Clone(addrs), missing), err
+				breakLink(a, b, errSilent)
+				err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil)
+				if err == nil {
+					err = <-reported
+				}
+				if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
+					t.Error(err)
 				}
 			})
-			b := w.node(t, 2, tcp.New(), func(c *Config) {
-				c.Resolve = func(context.Context, resource.GID) ([]string, error) { return nil, nil } // it does not dial
-			}, givesUp)
-			its := box(t, b, 1, 0)
-			talk(t, a, b, its, 1)
-			isDead.Store(true)
-			if dial != nil {
-				h.dial.Store(&dial)
-			}
-			l, _ := onlyLink(a, b)
-			l.mu.Lock()
-			l.dropFailedLocked(l.conn, errSilent)
-			l.mu.Unlock()
-			err := flow(t, a, its).SendBytes(soon(t), 1, 2, nil)
-			if err == nil {
-				err = <-reported
-			}
-			if !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrGone) {
-				t.Error(err)
-			}
 		})
 	}
 }
@@ -521,12 +469,8 @@ func TestDeadlineIsNoDeath(t *testing.T) {
 		}
 	})
 	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.try(t.Context(), shakeTimeout, time.Now()); !errors.Is(err, ErrNodeDead) {
-		t.Error(err)
-	}
+	must(t, err)
+	fails(t, errOf(l.try(t.Context(), shakeTimeout, time.Now())), ErrNodeDead)
 	if _, err := l.try(lateContext{t.Context()}, shakeTimeout, time.Now()); err == nil || errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
@@ -545,9 +489,7 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
 	monitorOf(t, mine, its, 1)
 	awaitGone(t, mine, its, 1)
-	if err := a.Close(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Close(soon(t)))
 	if n := looks.Load(); n != 1 {
 		t.Errorf("the directory was asked %d times", n)
 	}
@@ -557,167 +499,151 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 // them ends with ErrClosed. Each message that was accepted is received or reported, once.
 //
 // Promise (Receiving): Closing a resource ends its receives with `ErrClosed`. Each accepted message
-// is received or reported, once. See also TestRecvAnyWhileClosed.
+// is received or reported, once.
 func TestSelectWhileClosed(t *testing.T) {
 	const senders, most = 3, 1000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 20 {
-				w := newWorld()
-				var reported, accepted, received atomic.Int64
-				a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { reported.Add(1) } })
-				b := w.node(t, 2, tr)
-				its, m, other := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
-				from := From(monitored(its))
-				var seen [senders * most]atomic.Bool
-				got := func(msg *Message) {
-					received.Add(1)
-					if i := binary.LittleEndian.Uint64(msg.Bytes()); seen[i].Swap(true) {
-						t.Errorf("message %d was received twice", i)
-					}
-					msg.Release()
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for round := range 20 {
+			w := newWorld()
+			var reported, accepted, received atomic.Int64
+			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(Undelivered) { reported.Add(1) } })
+			b := w.node(t, 2, tr)
+			its, m, other := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
+			from := From(monitored(its))
+			var seen [senders * most]atomic.Bool
+			got := func(msg *Message) {
+				received.Add(1)
+				if i := binary.LittleEndian.Uint64(msg.Bytes()); seen[i].Swap(true) {
+					t.Errorf("message %d was received twice", i)
 				}
-				var all sync.WaitGroup
-				for what, sel := range map[string][]Select{
-					"all": nil, "tag": {Tag(1)}, "tags": {Tags(2, 5)}, "mask": {TagMask(3, 2)}, "origin": {from},
-					"origin and tag": {from, Tag(4)}, "any": {Any(Tag(3), All(from, Tag(6)))}, "none that comes": {Tag(999)},
-				} {
-					all.Go(func() {
-						for {
-							msg, err := m.Recv(soon(t), sel...)
-							if err != nil {
-								if !errors.Is(err, ErrClosed) {
-									t.Errorf("Recv of %s: %v", what, err)
-								}
-								return
-							}
-							got(msg)
-						}
-					})
-					all.Go(func() {
-						for {
-							of, msg, err := RecvAny(soon(t), []*Mailbox{other, m}, sel...)
-							if err != nil {
-								if !errors.Is(err, ErrClosed) || of != 1 {
-									t.Errorf("RecvAny of %s: %d, %v", what, of, err)
-								}
-								return
-							}
-							got(msg)
-						}
-					})
-				}
+				msg.Release()
+			}
+			var all sync.WaitGroup
+			for what, sel := range map[string][]Select{
+				"all": nil, "tag": {Tag(1)}, "tags": {Tags(2, 5)}, "mask": {TagMask(3, 2)}, "origin": {from},
+				"origin and tag": {from, Tag(4)}, "any": {Any(Tag(3), All(from, Tag(6)))}, "none that comes": {Tag(999)},
+			} {
 				all.Go(func() {
 					for {
-						if _, err := m.Peek(Tag(3)); errors.Is(err, ErrClosed) {
-							return
-						} else if err != nil && !errors.Is(err, ErrEmpty) {
-							t.Errorf("Peek: %v", err)
+						msg, err := m.Recv(soon(t), sel...)
+						if err != nil {
+							if !errors.Is(err, ErrClosed) {
+								t.Errorf("Recv of %s: %v", what, err)
+							}
 							return
 						}
-						runtime.Gosched()
+						got(msg)
 					}
 				})
-				f := flow(t, a, m)
-				for s := range uint64(senders) {
-					all.Go(func() {
-						for i := range uint64(most) {
-							p := binary.LittleEndian.AppendUint64(nil, s*most+i)
-							if i%10 == 9 {
-								p = append(p, make([]byte, 5000)...)
+				all.Go(func() {
+					for {
+						of, msg, err := RecvAny(soon(t), []*Mailbox{other, m}, sel...)
+						if err != nil {
+							if !errors.Is(err, ErrClosed) || of != 1 {
+								t.Errorf("RecvAny of %s: %d, %v", what, of, err)
 							}
-							if err := f.SendBytes(soon(t), its.serial, i%8, p); err != nil {
-								if !errors.Is(err, ErrGone) {
-									t.Error(err)
-								}
-								return
-							}
-							accepted.Add(1)
+							return
 						}
-					})
-				}
-				eventually.True(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
-				m.Close()
-				all.Wait()
-				eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
-				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
-					t.Error(err)
-				}
-				if received.Load()+reported.Load() != accepted.Load() {
-					t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
-				}
+						got(msg)
+					}
+				})
 			}
-		})
-	}
+			all.Go(func() {
+				for {
+					if _, err := m.Peek(Tag(3)); errors.Is(err, ErrClosed) {
+						return
+					} else if err != nil && !errors.Is(err, ErrEmpty) {
+						t.Errorf("Peek: %v", err)
+						return
+					}
+					runtime.Gosched()
+				}
+			})
+			f := flow(t, a, m)
+			for s := range uint64(senders) {
+				all.Go(func() {
+					for i := range uint64(most) {
+						p := binary.LittleEndian.AppendUint64(nil, s*most+i)
+						if i%10 == 9 {
+							p = append(p, make([]byte, 5000)...)
+						}
+						if err := f.SendBytes(soon(t), its.serial, i%8, p); err != nil {
+							if !errors.Is(err, ErrGone) {
+								t.Error(err)
+							}
+							return
+						}
+						accepted.Add(1)
+					}
+				})
+			}
+			eventually.True(t, "some messages have come", func() bool { return received.Load() >= int64(round*20) })
+			m.Close()
+			all.Wait()
+			eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
+			noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
+			if received.Load()+reported.Load() != accepted.Load() {
+				t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
+			}
+		}
+	})
 }
 
 // RecvAny fails with ErrStuck when one of its mailboxes is full of messages that it does not select
 // and senders wait. It has lost no message.
 func TestStuckRecvAny(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
-			full, empty := box(t, b, 1, limit), box(t, b, 2, 0)
-			sent := behind(t, a, full, n, size)
-			if of, _, err := RecvAny(soon(t), []*Mailbox{empty, full}, Tag(2)); !errors.Is(err, ErrStuck) || of != -1 {
-				t.Errorf("%d, %v", of, err)
-			}
-			if waiting(full) || waiting(empty) {
-				t.Error("a receiver is left behind")
-			}
-			if n := b.Stats().StuckReceives; n != 1 {
-				t.Errorf("%d receives are counted", n)
-			}
-			for range n {
-				take(t, full, Tag(1))
-			}
-			take(t, full, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+		full, empty := box(t, b, 1, limit), box(t, b, 2, 0)
+		sent := behind(t, a, full, n, size)
+		if of, _, err := RecvAny(soon(t), []*Mailbox{empty, full}, Tag(2)); !errors.Is(err, ErrStuck) || of != -1 {
+			t.Errorf("%d, %v", of, err)
+		}
+		if waiting(full) || waiting(empty) {
+			t.Error("a receiver is left behind")
+		}
+		if n := b.Stats().StuckReceives; n != 1 {
+			t.Errorf("%d receives are counted", n)
+		}
+		for range n {
+			take(t, full, Tag(1))
+		}
+		take(t, full, Tag(2))
+		noErr(t, <-sent)
+	})
 }
 
 // Two contexts each send the other more than its mailbox holds, and select the message that comes
 // last. Both receives fail with ErrStuck, and both contexts continue.
 func TestStuckInBothDirections(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			patient := func(c *Config) { c.GiveUp = time.Hour } // the test calls checkStuck itself
-			a, b := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient)
-			ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
-			var ends sync.WaitGroup
-			for _, end := range []struct {
-				mine *Mailbox
-				sent chan error
-			}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
-				ends.Go(func() {
-					result := make(chan error, 1)
-					go func() {
-						_, err := end.mine.Recv(soon(t), Tag(2))
-						result <- err
-					}()
-					eventually.Within(eventually.Patience, func() bool { end.mine.checkStuck(); return len(result) == 1 })
-					if err := <-result; !errors.Is(err, ErrStuck) {
-						t.Errorf("the receive: %v", err)
-					}
-					for range n {
-						take(t, end.mine, Tag(1))
-					}
-					take(t, end.mine, Tag(2))
-					if err := <-end.sent; err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			ends.Wait()
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		patient := func(c *Config) { c.GiveUp = time.Hour } // the test calls checkStuck itself
+		a, b := w.node(t, 1, tr, patient), w.node(t, 2, tr, patient)
+		ma, mb := box(t, a, 1, limit), box(t, b, 1, limit)
+		var ends sync.WaitGroup
+		for _, end := range []struct {
+			mine *Mailbox
+			sent chan error
+		}{{ma, behind(t, a, mb, n, size)}, {mb, behind(t, b, ma, n, size)}} {
+			ends.Go(func() {
+				result := make(chan error, 1)
+				go func() {
+					_, err := end.mine.Recv(soon(t), Tag(2))
+					result <- err
+				}()
+				eventually.Within(eventually.Timeout, func() bool { end.mine.checkStuck(); return len(result) == 1 })
+				fails(t, <-result, ErrStuck, "the receive")
+				for range n {
+					take(t, end.mine, Tag(1))
+				}
+				take(t, end.mine, Tag(2))
+				noErr(t, <-end.sent)
+			})
+		}
+		ends.Wait()
+	})
 }
 
 // A request that is put back is received and replied to like any other. If its resource is closed
@@ -734,14 +660,10 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		for range 3 {
 			first, second := requestAt(t, mb), requestAt(t, mb)
-			if err := errors.Join(mb.PutBack(second), mb.PutBack(first)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(mb.PutBack(second), mb.PutBack(first)))
 		}
 		msg := requestAt(t, mb)
-		if err := mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())); err != nil {
-			t.Fatal(err)
-		}
+		must(t, mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())))
 		msg.Release()
 		reply, err := calls[0].Wait(soon(t))
 		if err != nil || reply.Tag() != 0 || string(reply.Bytes()) != "cba" {
@@ -749,9 +671,7 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		reply.Release()
 		mb.Close()
-		if _, err := calls[1].Wait(soon(t)); !errors.Is(err, ErrGone) {
-			t.Error(err)
-		}
+		fails(t, errOf(calls[1].Wait(soon(t))), ErrGone)
 		noCalls(t, a, 0)
 	})
 }
@@ -759,32 +679,29 @@ func TestPutBackRequest(t *testing.T) {
 // Messages and calls that are sent while the context of their target closes leave no goroutine that
 // waits: each ends with one of the errors of an end.
 func TestWaitersEndWithTheirContext(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for range 10 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				mine, its := box(t, a, 1, 0), box(t, b, 1, FirstCredit)
-				f := flow(t, a, its)
-				ends := make(chan error, 10)
-				go func() { _, err := mine.Recv(context.Background(), Tag(1)); ends <- err }()
-				go func() { _, _, err := RecvAny(context.Background(), []*Mailbox{mine}, Tags(1, 2)); ends <- err }()
-				go func() { _, err := called(context.Background(), mine, f, 1, nil); ends <- err }()
-				go func() {
-					var err error
-					for err == nil {
-						err = f.SendBytes(context.Background(), 1, 1, make([]byte, 10_000))
-					}
-					ends <- err
-				}()
-				eventually.True(t, "a sender waits", func() bool { its.mu.Lock(); defer its.mu.Unlock(); return len(its.creditQueue) > 0 })
-				done, cancel := context.WithCancel(context.Background())
-				cancel()
-				_ = a.Close(done) // messages are not waited for
-				for range 4 {
-					awaitEnd(t, ends, ErrClosed)
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for range 10 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mine, its := box(t, a, 1, 0), box(t, b, 1, FirstCredit)
+			f := flow(t, a, its)
+			ends := make(chan error, 10)
+			go func() { _, err := mine.Recv(context.Background(), Tag(1)); ends <- err }()
+			go func() { _, _, err := RecvAny(context.Background(), []*Mailbox{mine}, Tags(1, 2)); ends <- err }()
+			go func() { _, err := called(context.Background(), mine, f, 1, nil); ends <- err }()
+			go func() {
+				var err error
+				for err == nil {
+					err = f.SendBytes(context.Background(), 1, 1, make([]byte, 10_000))
 				}
+				ends <- err
+			}()
+			eventually.True(t, "a sender waits", locked(&its.mu, func() bool { return len(its.creditQueue) > 0 }))
+			done := ended()
+			_ = a.Close(done) // messages are not waited for
+			for range 4 {
+				awaitEnd(t, ends, ErrClosed)
 			}
-		})
-	}
+		}
+	})
 }

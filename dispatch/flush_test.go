@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // After Flush every message that was accepted before is in its mailbox: small messages, large ones,
@@ -24,153 +25,120 @@ import (
 // Its error says how many were not delivered, to which targets, and why. See also
 // TestFlushTellsUndelivered.
 func TestFlush(t *testing.T) {
-	for name, tr := range allTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			total := 0
-			for round := range 20 {
-				for _, n := range []int{0, 100, 3_000, 300_000, 10, 100_000} {
-					if err := f.try(soon(t), uint64(round), n); err != nil {
-						t.Fatal(err)
-					}
-					total++
-				}
-				flush := me.Flush
-				if round%2 == 0 {
-					flush = a.Flush
-				}
-				if err := flush(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				if n, _ := mb.Len(); n != total {
-					t.Fatalf("after Flush %d messages of %d are in the mailbox", n, total)
-				}
-				if round%4 == 3 {
-					for ; total > 0; total-- {
-						take(t, mb)
-					}
+	over(t, allTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		total := 0
+		for round := range 20 {
+			for _, n := range []int{0, 100, 3_000, 300_000, 10, 100_000} {
+				must(t, f.try(soon(t), uint64(round), n))
+				total++
+			}
+			flush := me.Flush
+			if round%2 == 0 {
+				flush = a.Flush
+			}
+			must(t, flush(soon(t)))
+			if n, _ := mb.Len(); n != total {
+				t.Fatalf("after Flush %d messages of %d are in the mailbox", n, total)
+			}
+			if round%4 == 3 {
+				for ; total > 0; total-- {
+					take(t, mb)
 				}
 			}
-		})
-	}
+		}
+	})
 }
 
 // Flush says exactly how many of the accepted messages were not delivered because their resource
 // was gone, while the receiver's context sends acknowledgements all the time. It tells each of them
 // once.
 func TestFlushTellsUndelivered(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			me, other := box(t, a, 1, 0), box(t, a, 2, 0)
-			stop := make(chan struct{})
-			ended := make(chan struct{})
-			received := make(chan struct{}, 1)
-			go func() { // the frames of this goroutine carry acknowledgements
-				defer close(ended)
-				back := flow(t, b, other)
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if back.SendBytes(context.Background(), 9, 0, []byte("noise")) != nil {
-						return
-					}
-					<-received
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		me, other := box(t, a, 1, 0), box(t, a, 2, 0)
+		stop := make(chan struct{})
+		ended := make(chan struct{})
+		received := make(chan struct{}, 1)
+		go func() { // the frames of this goroutine carry acknowledgements
+			defer close(ended)
+			back := flow(t, b, other)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
 				}
-			}()
-			go func() {
-				for {
-					m, err := other.Recv(context.Background())
-					if err != nil {
-						return
-					}
-					m.Release()
-					received <- struct{}{}
+				if back.SendBytes(context.Background(), 9, 0, []byte("noise")) != nil {
+					return
 				}
-			}()
-			for round := range 50 {
-				mb := box(t, b, uint32(round+1), 0)
-				f := flow(t, a, mb)
-				if err := f.try(soon(t), 0, 10); err != nil {
+				<-received
+			}
+		}()
+		go func() {
+			for {
+				m, err := other.Recv(context.Background())
+				if err != nil {
+					return
+				}
+				m.Release()
+				received <- struct{}{}
+			}
+		}()
+		for round := range 50 {
+			mb := box(t, b, uint32(round+1), 0)
+			f := flow(t, a, mb)
+			must(t, f.try(soon(t), 0, 10))
+			must(t, me.Flush(soon(t)))
+			take(t, mb)
+			mb.Close()
+			accepted := 0
+			for _, n := range []int{10, 3000, 300_000, 10, 10} {
+				err := f.try(soon(t), 1, n)
+				if err == nil {
+					accepted++
+				} else if !errors.Is(err, ErrGone) {
 					t.Fatal(err)
 				}
-				if err := me.Flush(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				take(t, mb)
-				mb.Close()
-				accepted := 0
-				for _, n := range []int{10, 3000, 300_000, 10, 10} {
-					err := f.try(soon(t), 1, n)
-					if err == nil {
-						accepted++
-					} else if !errors.Is(err, ErrGone) {
-						t.Fatal(err)
-					}
-				}
-				err := me.Flush(soon(t))
-				var fe *FlushError
-				switch {
-				case accepted == 0 && err == nil:
-				case !errors.As(err, &fe) || fe.Undelivered != accepted || fe.Waiting != 0 || !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable):
-					t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
-				}
-				if err := me.Flush(soon(t)); err != nil {
-					t.Fatalf("they are reported twice: %v", err)
-				}
 			}
-			close(stop)
-			<-ended
-			if err := a.Flush(soon(t)); !errors.Is(err, ErrGone) {
-				t.Errorf("the context's Flush: %v", err)
+			err := me.Flush(soon(t))
+			var fe *FlushError
+			switch {
+			case accepted == 0 && err == nil:
+			case !errors.As(err, &fe) || fe.Undelivered != accepted || fe.Waiting != 0 || !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable):
+				t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
 			}
-			if err := other.Flush(soon(t)); err != nil {
-				t.Errorf("another resource's messages are reported: %v", err)
-			}
-			other.Close()
-		})
-	}
+			must(t, me.Flush(soon(t)), "they are reported twice")
+		}
+		close(stop)
+		<-ended
+		fails(t, a.Flush(soon(t)), ErrGone, "the context's Flush")
+		noErr(t, other.Flush(soon(t)), "another resource's messages are reported")
+		other.Close()
+	})
 }
 
 // Flush fails when the peer is out of reach for too long, with the number of messages that were
 // under way.
 func TestFlushUnreachable(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, tr, func(c *Config) { c.GiveUp = 3 * time.Second })
-			me := box(t, a, 1, 0)
-			peer := resource.MakeGID(1, 2, 0)
-			w.mu.Lock()
-			w.at[peer] = nil // without an address, a search for the peer goes on
-			w.mu.Unlock()
-			f, err := a.Flow(peer, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, n := range []int{10, 10_000, 10} {
-				if err := f.try(soon(t), 0, n); err != nil {
-					t.Fatal(err)
-				}
-			}
-			ctx, cancel := context.WithCancel(soon(t))
-			cancel()
-			var fe *FlushError
-			if err := me.Flush(ctx); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
-				t.Errorf("while the peer is looked for: %v", err)
-			}
-			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
-				t.Errorf("when it was given up: %v", err)
-			}
-		})
-	}
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		a := newWorld().node(t, 1, n.transport()) // knows no address of the peer: the search for it goes on
+		me := box(t, a, 1, 0)
+		f, err := a.Flow(resource.MakeGID(1, 2, 0), 1)
+		must(t, err)
+		for _, n := range []int{10, 10_000, 10} {
+			must(t, f.try(soon(t), 0, n))
+		}
+		var fe *FlushError
+		if err := me.Flush(ended()); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
+			t.Errorf("while the peer is looked for: %v", err)
+		}
+		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Waiting != 0 || fe.Undelivered != 3 || !errors.Is(err, ErrUnreachable) {
+			t.Errorf("when it was given up: %v", err)
+		}
+	})
 }
 
 // Flush of a resource does not wait for messages of other resources, and Flush of the
@@ -186,24 +154,15 @@ func TestFlushOfOneResource(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	defer w.setGone(nobody, true)       // then a can close
 	f, err := a.Flow(nobody, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.SendBytes(soon(t), other.serial, 0, []byte("stuck")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.SendBytes(soon(t), other.serial, 0, []byte("stuck")))
 	mb := box(t, b, 1, 0)
-	if err := flow(t, a, mb).try(soon(t), 0, 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := me.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 0, 10))
+	noErr(t, me.Flush(soon(t)))
 	if n, _ := mb.Len(); n != 1 {
 		t.Errorf("%d messages are in the mailbox", n)
 	}
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	var fe *FlushError
 	for what, err := range map[string]error{"the other resource": other.Flush(ctx), "the context": a.Flush(ctx)} {
 		if !errors.As(err, &fe) || fe.Waiting != 1 {
@@ -218,28 +177,19 @@ func TestFlushAsContextCloses(t *testing.T) {
 	a := w.node(t, 1, transports()["tcp"])
 	me := box(t, a, 1, 0)
 	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := f.try(soon(t), 0, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, f.try(soon(t), 0, 10))
 	got := make(chan error, 2)
 	go func() { got <- me.Flush(soon(t)) }()
 	go func() { got <- a.Flush(soon(t)) }()
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	a.Close(ctx)
 	eventually.Returns(t, "Flush", func() {
 		for range 2 {
-			if err := <-got; !errors.Is(err, ErrClosed) {
-				t.Errorf("Flush as the context closed: %v", err)
-			}
+			fails(t, <-got, ErrClosed, "Flush as the context closed")
 		}
 	})
-	if err := me.Flush(soon(t)); !errors.Is(err, ErrClosed) {
-		t.Errorf("Flush of a closed resource: %v", err)
-	}
+	fails(t, me.Flush(soon(t)), ErrClosed, "Flush of a closed resource")
 }
 
 // Wait returns when the library no longer needs a buffer: when its message was delivered over the
@@ -248,73 +198,51 @@ func TestFlushAsContextCloses(t *testing.T) {
 // Promise (Delivery): `Buffer.Wait` returns when each send of the buffer was delivered or given up.
 // See also buffers: TestWait.
 func TestWaitForBuffer(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
-			mb := box(t, b, 1, 0)
-			nobody := resource.MakeGID(1, 3, 0) // the context has no address
-			lost, err := a.Flow(nobody, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := noise(t, a, 10_000, 1)
-			if err := p.Wait(soon(t)); err != nil {
-				t.Errorf("a buffer that was not sent: %v", err)
-			}
-			for range 20 {
-				p.Retain()
-				if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-					t.Fatal(err)
-				}
-				if err := p.Wait(soon(t)); err != nil {
-					t.Fatal(err)
-				}
-				if n, _ := mb.Len(); n != 1 {
-					t.Fatalf("%d messages are in the mailbox", n)
-				}
-				take(t, mb)
-			}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
+		mb := box(t, b, 1, 0)
+		nobody := resource.MakeGID(1, 3, 0) // the context has no address
+		lost, err := a.Flow(nobody, 1)
+		must(t, err)
+		p := noise(t, a, 10_000, 1)
+		noErr(t, p.Wait(soon(t)), "a buffer that was not sent")
+		for range 20 {
 			p.Retain()
-			if err := lost.Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
-			p.Retain()
-			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
-			w.setGone(nobody, true)
-			if err := a.Flush(soon(t)); err == nil || p.State() != buffers.Delivered {
-				// The flush ends when the other link has been given up.
-				t.Errorf("flush: %v; the buffer is %v", err, p.State())
+			must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+			must(t, p.Wait(soon(t)))
+			if n, _ := mb.Len(); n != 1 {
+				t.Fatalf("%d messages are in the mailbox", n)
 			}
 			take(t, mb)
-			eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 1 })
-			w.setGone(nobody, false)
-			if lost, err = a.Flow(nobody, 1); err != nil {
-				t.Fatal(err)
-			}
-			p.Retain()
-			if err := lost.Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
-			p.Retain()
-			if err := flow(t, a, mb).Send(soon(t), 1, 0, p); err != nil {
-				t.Fatal(err)
-			}
-			take(t, mb)
-			ctx, cancel := context.WithCancel(soon(t))
-			cancel()
-			if err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
-				t.Errorf("one of two sends is under way: %v", err)
-			}
-			w.setGone(nobody, true)
-			if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
-				t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
-			}
-			p.Release()
-		})
-	}
+		}
+		p.Retain()
+		must(t, lost.Send(soon(t), 1, 0, p))
+		p.Retain()
+		must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+		w.setGone(nobody, true)
+		if err := a.Flush(soon(t)); err == nil || p.State() != buffers.Delivered {
+			// The flush ends when the other link has been given up.
+			t.Errorf("flush: %v; the buffer is %v", err, p.State())
+		}
+		take(t, mb)
+		eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 1 })
+		w.setGone(nobody, false)
+		if lost, err = a.Flow(nobody, 1); err != nil {
+			t.Fatal(err)
+		}
+		p.Retain()
+		must(t, lost.Send(soon(t), 1, 0, p))
+		p.Retain()
+		must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+		take(t, mb)
+		ctx := ended()
+		fails(t, p.Wait(ctx), context.Canceled, "one of two sends is under way")
+		w.setGone(nobody, true)
+		if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
+			t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
+		}
+		p.Release()
+	})
 }
 
 // Each loss is taken together with its reason and its target, even if losses are counted while
@@ -363,9 +291,7 @@ func TestLossesAreBounded(t *testing.T) {
 		l.add(resource.MakeGID(1, 2, uint32(i+1)), ErrGone)
 	}
 	last := resource.MakeGID(1, 2, most)
-	if err := l.flushError([]resource.GID{last}, nil, nil); err != nil {
-		t.Errorf("a target that is not remembered: %v", err)
-	}
+	noErr(t, l.flushError([]resource.GID{last}, nil, nil), "a target that is not remembered")
 	var fe *FlushError
 	if err := l.flushError(nil, nil, nil); !errors.As(err, &fe) || fe.Undelivered != most || len(fe.Targets) != MaxFlushTargets {
 		t.Fatalf("%v", err)
@@ -376,68 +302,52 @@ func TestLossesAreBounded(t *testing.T) {
 	if !slices.IsSortedFunc(fe.Targets, func(a, b FlushTarget) int { return a.To.Compare(b.To) }) {
 		t.Error("the targets have no order")
 	}
-	if err := l.flushError(nil, nil, nil); err != nil {
-		t.Errorf("the losses are reported twice: %v", err)
-	}
+	noErr(t, l.flushError(nil, nil, nil), "the losses are reported twice")
 }
 
 // FlushError names each target with its messages. Flush with identifiers waits for the messages to
 // these targets, counts their losses, and leaves the others to a later Flush.
 func TestFlushOfTargets(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
-			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			good := b.self.WithSerial(1)
-			gone, gone2 := b.self.WithSerial(8), b.self.WithSerial(9)
-			nobody := resource.MakeGID(1, 3, 0) // has no address
-			defer w.setGone(nobody, true)       // then a can close
-			stuck := nobody.WithSerial(5)
-			send := func(to resource.GID, sizes ...int) {
-				f, err := a.Flow(to.Context(), to.Serial())
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, n := range sizes {
-					if err := f.try(soon(t), 7, n); err != nil {
-						t.Fatal(err)
-					}
-				}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, func(c *Config) { c.GiveUp = time.Hour }), w.node(t, 2, tr)
+		me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		good := b.self.WithSerial(1)
+		gone, gone2 := b.self.WithSerial(8), b.self.WithSerial(9)
+		nobody := resource.MakeGID(1, 3, 0) // has no address
+		defer w.setGone(nobody, true)       // then a can close
+		stuck := nobody.WithSerial(5)
+		send := func(to resource.GID, sizes ...int) {
+			f, err := a.Flow(to.Context(), to.Serial())
+			must(t, err)
+			for _, n := range sizes {
+				must(t, f.try(soon(t), 7, n))
 			}
-			send(stuck, 10, 10_000, 10)
-			send(good, 10, 10_000, 300_000)
-			if err := me.Flush(soon(t), good); err != nil {
-				t.Errorf("a target that has its messages: %v", err)
+		}
+		send(stuck, 10, 10_000, 10)
+		send(good, 10, 10_000, 300_000)
+		noErr(t, me.Flush(soon(t), good), "a target that has its messages")
+		if n, _ := mb.Len(); n != 3 {
+			t.Errorf("%d messages are in the mailbox", n)
+		}
+		send(gone2, 10)
+		noErr(t, me.Flush(soon(t), gone), "a target without messages")
+		send(gone, 10)
+		for _, flush := range []func(context.Context, ...resource.GID) error{me.Flush, a.Flush} {
+			var fe *FlushError
+			if err := flush(soon(t), gone, good); !errors.As(err, &fe) || !errors.Is(err, ErrGone) || !slices.Equal(fe.Targets, []FlushTarget{{gone, 1, 0}}) {
+				t.Fatalf("of two targets: %+v", err)
 			}
-			if n, _ := mb.Len(); n != 3 {
-				t.Errorf("%d messages are in the mailbox", n)
+			noErr(t, flush(soon(t), gone), "told twice")
+			ctx := ended()
+			err := flush(ctx)
+			if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
+				t.Fatalf("of all targets: %+v", err)
 			}
-			send(gone2, 10)
-			if err := me.Flush(soon(t), gone); err != nil {
-				t.Errorf("a target without messages: %v", err)
+			if !strings.Contains(err.Error(), fmt.Sprintf("1 message undelivered, 3 messages not acknowledged yet (1 to %v, 3 to %v): ", gone2, stuck)) {
+				t.Errorf("the text is %q", err)
 			}
-			send(gone, 10)
-			for _, flush := range []func(context.Context, ...resource.GID) error{me.Flush, a.Flush} {
-				var fe *FlushError
-				if err := flush(soon(t), gone, good); !errors.As(err, &fe) || !errors.Is(err, ErrGone) || !slices.Equal(fe.Targets, []FlushTarget{{gone, 1, 0}}) {
-					t.Fatalf("of two targets: %+v", err)
-				}
-				if err := flush(soon(t), gone); err != nil {
-					t.Errorf("told twice: %v", err)
-				}
-				ctx, cancel := context.WithCancel(soon(t))
-				cancel()
-				err := flush(ctx)
-				if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
-					t.Fatalf("of all targets: %+v", err)
-				}
-				if !strings.Contains(err.Error(), fmt.Sprintf("1 message undelivered, 3 messages not acknowledged yet (1 to %v, 3 to %v): ", gone2, stuck)) {
-					t.Errorf("the text is %q", err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // The error of Close names the targets of the messages that were lost.
@@ -447,17 +357,12 @@ func TestCloseNamesTargets(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	for serial := range uint32(5) {
 		f, err := a.Flow(nobody, serial+1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range serial + 1 {
-			if err := f.try(soon(t), 0, 10); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.try(soon(t), 0, 10))
 		}
 	}
-	ctx, cancel := context.WithCancel(soon(t))
-	cancel()
+	ctx := ended()
 	err := a.Close(ctx)
 	var fe *FlushError
 	if !errors.As(err, &fe) || fe.Undelivered != 15 || len(fe.Targets) != 5 || fe.Targets[4] != (FlushTarget{nobody.WithSerial(5), 5, 0}) || !errors.Is(err, ErrClosed) {
@@ -475,113 +380,89 @@ func TestCloseNamesTargets(t *testing.T) {
 // Promise (Delivery): A message of `SendAndForget` is delivered as any other, but nothing waits for
 // it and its loss is not reported. See also TestSessionModel.
 func TestSendAndForget(t *testing.T) {
-	for name, tr := range allTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, func(c *Config) {
-				c.Undelivered = func(u Undelivered) {
-					if u.Tag != 1 {
-						t.Errorf("reported: %+v", u)
-					}
-				}
-			}), w.node(t, 2, tr)
-			me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			forget := func(sizes ...int) {
-				for _, n := range sizes {
-					if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil && !errors.Is(err, ErrGone) {
-						t.Fatal(err)
-					}
+	over(t, allTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, func(c *Config) {
+			c.Undelivered = func(u Undelivered) {
+				if u.Tag != 1 {
+					t.Errorf("reported: %+v", u)
 				}
 			}
-			sizes := []int{0, 100, 3_000, 300_000, 10}
-			forget(sizes...)
-			for _, want := range sizes {
-				m, err := mb.Recv(soon(t))
-				if err != nil || m.Len() != want || m.Tag() != 2 {
-					t.Fatalf("received %v, want %d bytes: %v", m, want, err)
+		}), w.node(t, 2, tr)
+		me, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		forget := func(sizes ...int) {
+			for _, n := range sizes {
+				if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil && !errors.Is(err, ErrGone) {
+					t.Fatal(err)
 				}
-				m.Release()
 			}
-			forget(sizes...) // unread as the resource ends
-			if err := f.try(soon(t), 1, 10); err != nil {
-				t.Fatal(err)
+		}
+		sizes := []int{0, 100, 3_000, 300_000, 10}
+		forget(sizes...)
+		for _, want := range sizes {
+			m, err := mb.Recv(soon(t))
+			if err != nil || m.Len() != want || m.Tag() != 2 {
+				t.Fatalf("received %v, want %d bytes: %v", m, want, err)
 			}
-			if err := me.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
-			mb.Close()
-			forget(sizes...) // perhaps under way as the resource ends
-			eventually.True(t, "the other message is reported", func() bool { return a.Stats().Undelivered == 1 })
-			var fe *FlushError
-			if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != 1 || len(fe.Targets) != 1 {
-				t.Errorf("Flush: %v", err)
-			}
-			if err := a.Close(soon(t)); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-			if n := a.Stats().Undelivered; n != 1 {
-				t.Errorf("%d messages are counted as undelivered", n)
-			}
-		})
-	}
+			m.Release()
+		}
+		forget(sizes...) // unread as the resource ends
+		must(t, f.try(soon(t), 1, 10))
+		must(t, me.Flush(soon(t)))
+		mb.Close()
+		forget(sizes...) // perhaps under way as the resource ends
+		eventually.True(t, "the other message is reported", func() bool { return a.Stats().Undelivered == 1 })
+		var fe *FlushError
+		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != 1 || len(fe.Targets) != 1 {
+			t.Errorf("Flush: %v", err)
+		}
+		noErr(t, a.Close(soon(t)), "Close")
+		if n := a.Stats().Undelivered; n != 1 {
+			t.Errorf("%d messages are counted as undelivered", n)
+		}
+	})
 }
 
 // Neither Flush nor Close waits for messages of SendAndForget, and neither fails for them, though
 // their target is out of reach: 25 sources end without an error.
 func TestForgottenIsNotAwaited(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			nobody := resource.MakeGID(1, 100, 0) // has no address
-			for i := range 25 {
-				a := w.node(t, uint64(i+1), tr, func(c *Config) {
-					c.GiveUp = time.Hour
-					c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) }
-				})
-				me := box(t, a, 1, 0)
-				f, err := a.Flow(nobody, 1)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, n := range []int{10, 3_000, 30_000, 10} {
-					if err := f.SendAndForget(soon(t), 1, 2, make([]byte, n)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for _, err := range []error{me.Flush(soon(t)), a.Flush(soon(t), nobody.WithSerial(1)), a.Close(soon(t))} {
-					if err != nil {
-						t.Error(err)
-					}
-				}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		nobody := resource.MakeGID(1, 100, 0) // has no address
+		for i := range 25 {
+			a := w.node(t, uint64(i+1), tr, func(c *Config) {
+				c.GiveUp = time.Hour
+				c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) }
+			})
+			me := box(t, a, 1, 0)
+			f, err := a.Flow(nobody, 1)
+			must(t, err)
+			for _, n := range []int{10, 3_000, 30_000, 10} {
+				must(t, f.SendAndForget(soon(t), 1, 2, make([]byte, n)))
 			}
-		})
-	}
+			for _, err := range []error{me.Flush(soon(t)), a.Flush(soon(t), nobody.WithSerial(1)), a.Close(soon(t))} {
+				noErr(t, err)
+			}
+		}
+	})
 }
 
 // Close waits for a message that was sent behind forgotten ones, and before them.
 func TestCloseWaitsBesideForgotten(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			for _, sizes := range [][]int{{10}, {300_000}} {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				mb := box(t, b, 1, 0)
-				f := flow(t, a, mb)
-				for _, n := range sizes {
-					for _, err := range []error{f.SendAndForget(soon(t), 1, 2, make([]byte, n)), f.try(soon(t), 1, n), f.SendAndForget(soon(t), 1, 2, make([]byte, n))} {
-						if err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				if err := a.Close(soon(t)); err != nil {
-					t.Error(err)
-				}
-				if n, _ := mb.Len(); n < 2 {
-					t.Errorf("%d messages have arrived", n)
+	over(t, links(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for _, sizes := range [][]int{{10}, {300_000}} {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			mb := box(t, b, 1, 0)
+			f := flow(t, a, mb)
+			for _, n := range sizes {
+				for _, err := range []error{f.SendAndForget(soon(t), 1, 2, make([]byte, n)), f.try(soon(t), 1, n), f.SendAndForget(soon(t), 1, 2, make([]byte, n))} {
+					must(t, err)
 				}
 			}
-		})
-	}
+			noErr(t, a.Close(soon(t)))
+			if n, _ := mb.Len(); n < 2 {
+				t.Errorf("%d messages have arrived", n)
+			}
+		}
+	})
 }

@@ -101,28 +101,20 @@ func FuzzFrames(f *testing.F) {
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,
 			Resolve: func(context.Context, resource.GID) ([]string, error) { return nil, ErrGone }})
 		box, err := d.Mailbox(1, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := &fakeConn{}
 		ep := d.welcome(c).(*endpoint)
 		if linked {
 			ep.endHandshake()
 			l, err := d.link(resource.MakeGID(1, 2, 0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			l.mu.Lock()
-			if err := l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}))
 			l.mu.Unlock()
 			ep.link.Store(l)
 			fl := l.flow(9)
 			for range 3 {
-				if err := fl.SendBytes(t.Context(), 1, 0, []byte("hello")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, fl.SendBytes(t.Context(), 1, 0, []byte("hello")))
 			}
 		}
 		fs := framesOf(pool, data)
@@ -158,8 +150,6 @@ func FuzzFrames(f *testing.F) {
 		if err := d.Close(ended); err != nil && !linked {
 			t.Fatal(err)
 		}
-		if err := pool.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pool.Close())
 	})
 }

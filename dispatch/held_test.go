@@ -24,7 +24,7 @@ import (
 // An heirWorld is two contexts. The link of b with a leaves messages to its successor.
 type heirWorld struct {
 	w    *world
-	hole *hole // between them, until succeed
+	hole *relay // between them, until succeed
 	a, b *Dispatcher
 	mine *Mailbox // of b
 
@@ -39,7 +39,7 @@ func newHeirWorld(t *testing.T, change ...func(*Config)) *heirWorld {
 	h.a = w.node(t, 1, tcp.New(), append(change, unreported(t))...)
 	h.b = w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { h.reports <- u } })
 	h.mine = box(t, h.b, 1, 0)
-	h.hole = newHole(t, h.a.Addrs()[0])
+	h.hole = newRelay(t, h.a.Addrs()[0], 1<<62, 0)
 	h.leads("tcp://" + h.hole.ln.Addr().String())
 	return h
 }
@@ -105,9 +105,7 @@ func (h *heirWorld) succeed(t *testing.T, push, before func()) *link {
 	}
 	h.l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
 	next, err := h.b.linkOf(h.l.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return next
 }
 
@@ -116,11 +114,7 @@ func (h *heirWorld) starts(t *testing.T, flush func() error) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- flush() }()
-	eventually.True(t, "Flush waits", func() bool {
-		h.l.mu.Lock()
-		defer h.l.mu.Unlock()
-		return h.l.behind.First() != nil
-	})
+	eventually.True(t, "Flush waits", locked(&h.l.mu, func() bool { return h.l.behind.First() != nil }))
 	return done
 }
 
@@ -136,9 +130,7 @@ func TestHeldForgotten(t *testing.T) {
 		f.push(40<<10, purpose{isForgotten: true}, 1, 2)
 	}, func() { flushed = h.starts(t, func() error { return h.b.Flush(soon(t)) }) })
 	for _, err := range []error{<-flushed, h.mine.Flush(soon(t)), h.b.Flush(soon(t), its.d.self.WithSerial(7))} {
-		if err != nil {
-			t.Error("flush:", err)
-		}
+		noErr(t, err, "flush")
 	}
 	next.mu.Lock()
 	held := next.held
@@ -146,9 +138,7 @@ func TestHeldForgotten(t *testing.T) {
 	if held != 2 {
 		t.Errorf("%d messages are held", held)
 	}
-	if err := h.b.Close(soon(t)); err != nil {
-		t.Error("close:", err)
-	}
+	noErr(t, h.b.Close(soon(t)), "close")
 	if len(h.reports) > 0 {
 		t.Errorf("reported: %+v", <-h.reports)
 	}
@@ -165,15 +155,9 @@ func TestHeldForgottenArrives(t *testing.T) {
 		f.push(40<<10, purpose{}, 2)
 	}, nil)
 	for tag := range uint64(3) {
-		m, err := its.Recv(soon(t))
-		if err != nil || m.Tag() != tag {
-			t.Fatalf("message %d: %v", tag, err)
-		}
-		m.Release()
+		takeTag(t, its, tag)
 	}
-	if err := h.b.Flush(soon(t)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, h.b.Flush(soon(t)))
 }
 
 // A Flush that began before the successor took messages over counts each of them once, by target,
@@ -198,11 +182,7 @@ func TestHeldAreCounted(t *testing.T) {
 		flushed = h.starts(t, func() error { return h.b.Flush(ctx) })
 		ofTwo = h.starts(t, func() error { return h.mine.Flush(ctx, fs[0].target(), fs[1].target()) })
 	})
-	eventually.True(t, "the first messages are acknowledged", func() bool {
-		next.mu.Lock()
-		defer next.mu.Unlock()
-		return next.s.IsIdle() && next.held > 0
-	})
+	eventually.True(t, "the first messages are acknowledged", locked(&next.mu, func() bool { return next.s.IsIdle() && next.held > 0 }))
 	cancel()
 	want := map[resource.GID]int{fs[0].target(): 2, fs[1].target(): 1, fs[2].target(): 4}
 	for i, done := range []<-chan error{flushed, ofTwo} {
@@ -221,6 +201,7 @@ func TestHeldAreCounted(t *testing.T) {
 			t.Errorf("Flush %d: %v wait, want %v", i, got, want)
 		}
 	}
+	_ = h.b.Close(ended()) // without waiting for what has no room
 }
 
 // A Flush that began before the successor took a large message over returns when that is in its
@@ -244,9 +225,7 @@ func TestFlushOfMovedLarge(t *testing.T) {
 			}()
 		}()
 	})
-	if err := <-flushed; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-flushed)
 	if n, _ := its.Len(); n != 2 {
 		t.Errorf("Flush returned with %d messages in the mailbox", n)
 	}
@@ -264,16 +243,11 @@ func TestHeldRequestCancelled(t *testing.T) {
 			its := box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			cancelled := make(chan struct{})
 			cancel := func() {
-				ctx, end := context.WithCancel(soon(t))
-				end()
-				if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
-					t.Errorf("the call: %v", err)
-				}
+				ctx := ended()
+				fails(t, errOf(p.Wait(ctx)), context.Canceled, "the call")
 				close(cancelled)
 			}
 			var flushed <-chan error
@@ -290,26 +264,16 @@ func TestHeldRequestCancelled(t *testing.T) {
 				}
 			})
 			if when == "held" {
-				eventually.True(t, "the request is held", func() bool {
-					next.mu.Lock()
-					defer next.mu.Unlock()
-					return next.s.IsIdle() && next.held > 0
-				})
+				eventually.True(t, "the request is held", locked(&next.mu, func() bool { return next.s.IsIdle() && next.held > 0 }))
 			}
 			if when != "before" {
 				cancel()
 			}
 			<-cancelled
-			if err := <-flushed; err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, <-flushed, "flush")
 			// What is sent now comes behind the cancellation.
-			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil))
+			noErr(t, h.b.Flush(soon(t)), "flush")
 			var tags []uint64
 			for len(tags) == 0 || tags[len(tags)-1] != 2 {
 				m, err := its.Recv(soon(t))
@@ -325,9 +289,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 				}
 			}
 			isEmpty(t, its)
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, h.b.Flush(soon(t)), "flush")
 			if len(h.reports) > 0 {
 				t.Errorf("reported: %+v", <-h.reports)
 			}
@@ -378,16 +340,10 @@ func TestHeldTooLarge(t *testing.T) {
 				}
 				fallthrough
 			default:
-				if err != nil {
-					t.Errorf("flush: %v", err)
-				}
+				noErr(t, err, "flush")
 			}
 			for tag := range uint64(2) {
-				m, err := its.Recv(soon(t))
-				if err != nil || m.Tag() != tag {
-					t.Fatalf("message %d: %v", tag, err)
-				}
-				m.Release()
+				takeTag(t, its, tag)
 			}
 			if len(h.reports) > 0 {
 				t.Errorf("reported too: %+v", <-h.reports)
@@ -410,16 +366,12 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	h.w.at[h.b.self] = nil
 	h.w.mu.Unlock()
 	stop, err := its.Monitor(soon(t), monitored(h.mine), 99)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stop()
 	h.leads(h.a.Addrs()...)
 	h.hole.end() // the peer dials, with the session that it knows
 	talk(t, h.b, h.a, its, 1)
-	h.w.mu.Lock()
-	h.w.at[h.b.self] = here
-	h.w.mu.Unlock()
+	h.w.setAddrs(h.b.self, here...)
 	isEmpty(t, its)
 	h.mine.Close()
 	awaitGone(t, its, monitored(h.mine), 99)
@@ -438,9 +390,7 @@ func TestHeldRequestReason(t *testing.T) {
 				size = 2 << 20
 			}
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			received, why := make(chan struct{}), make(chan error, 1)
 			go func() {
 				defer close(why)
@@ -460,11 +410,7 @@ func TestHeldRequestReason(t *testing.T) {
 					m.Release()
 				}
 			}()
-			eventually.True(t, "a receiver waits", func() bool {
-				its.mu.Lock()
-				defer its.mu.Unlock()
-				return its.waiters.First() != nil
-			})
+			eventually.True(t, "a receiver waits", locked(&its.mu, func() bool { return its.waiters.First() != nil }))
 			var e call
 			h.succeed(t, func() { f.push(size, purpose{call: p.number}, 5) }, func() {
 				if when == "as the successor takes over" {
@@ -473,9 +419,7 @@ func TestHeldRequestReason(t *testing.T) {
 				}
 				ctx, cancel := context.WithDeadline(soon(t), time.Unix(0, 0))
 				defer cancel()
-				if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("the call: %v", err)
-				}
+				fails(t, errOf(p.Wait(ctx)), context.DeadlineExceeded, "the call")
 			})
 			if when == "as the successor takes over" {
 				select {
@@ -486,9 +430,7 @@ func TestHeldRequestReason(t *testing.T) {
 				e.tellCancelled(p.number, context.DeadlineExceeded)
 				h.b.doneWaiting(p.w)
 			}
-			if err := flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil))
 			n := 0
 			for err := range why {
 				n++
@@ -499,9 +441,7 @@ func TestHeldRequestReason(t *testing.T) {
 			if wasReceived := n > 0; wasReceived != (when == "as the successor takes over") {
 				t.Errorf("received: %v", wasReceived)
 			}
-			if err := h.b.Flush(soon(t)); err != nil {
-				t.Error("flush:", err)
-			}
+			noErr(t, h.b.Flush(soon(t)), "flush")
 		})
 	}
 }

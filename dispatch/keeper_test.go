@@ -55,7 +55,7 @@ func TestTryRecvAcknowledges(t *testing.T) {
 // The keeper reads what a receiver left unread when it stopped waiting.
 func TestLeftUnread(t *testing.T) {
 	b, mb, _, flows := crowd(t)
-	for round := range 20 {
+	for round := range 5 {
 		eventually.True(t, "the keeper rests", b.keeperParked.Load)
 		const n = 1000
 		sent := make(chan error, 1)

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
@@ -38,7 +37,7 @@ func asksFor(n int) []byte { return binary.LittleEndian.AppendUint32(nil, uint32
 // random returns n random bytes, which are the same each time.
 func random(n int) []byte {
 	p := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte(append(asksFor(n), make([]byte, 28)...))).Read(p)
+	fill(p, uint64(n))
 	return p
 }
 
@@ -50,48 +49,43 @@ func lies(msg *Message, p []byte) bool {
 // The payload of a reply lies in the memory that the caller has given, if it fits. Over TCP large
 // payloads are read into that memory: next to nothing is copied.
 func TestReplyLands(t *testing.T) {
-	for name, tr := range allTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
-			ma, mb := box(t, a, 1, 0), box(t, b, 7, 0)
-			f := flow(t, a, mb)
-			go replies(t, mb)
-			for _, n := range []int{0, 5, 3000, 20_000, session.WholeLen, session.WholeLen + 1, 3*session.PieceLen + 5, 4 << 20} {
-				for _, more := range []int{0, 1, -1} {
-					if n+more < 0 {
-						continue
-					}
-					reply := random(n)
-					dst := bytes.Repeat([]byte{'x'}, n+more)
-					before := a.count.CopiedB.Load()
-					c, err := ma.RequestInto(soon(t), f, 3, asksFor(n), dst)
-					if err != nil {
-						t.Fatal(err)
-					}
-					msg, err := c.Wait(soon(t))
-					if err != nil || msg.Tag() != 3 || !bytes.Equal(msg.Bytes(), reply) {
-						t.Fatalf("%d bytes into %d: not the reply: %v", n, len(dst), err)
-					}
-					if fits := n <= len(dst); lies(msg, dst) != (fits || n == 0) {
-						t.Errorf("%d bytes into %d lie elsewhere", n, len(dst))
-					} else if fits && (!bytes.Equal(dst[:n], reply) || !bytes.Equal(dst[n:], bytes.Repeat([]byte{'x'}, len(dst)-n))) {
-						t.Errorf("%d bytes into %d: other bytes", n, len(dst))
-					} else if fits && msg.ReadOnly() {
-						t.Errorf("%d bytes into %d can only be read", n, len(dst))
-					}
-					if copied := a.count.CopiedB.Load() - before; name == "tcp" && n > 100_000 && more >= 0 && copied > 50_000 {
-						t.Errorf("%d bytes into %d: %d bytes were copied", n, len(dst), copied)
-					}
-					msg.Release()
+	over(t, allTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
+		ma, mb := box(t, a, 1, 0), box(t, b, 7, 0)
+		f := flow(t, a, mb)
+		go replies(t, mb)
+		for _, n := range []int{0, 5, 3000, 20_000, session.WholeLen, session.WholeLen + 1, 3*session.PieceLen + 5, 4 << 20} {
+			for _, more := range []int{0, 1, -1} {
+				if n+more < 0 {
+					continue
 				}
+				reply := random(n)
+				dst := bytes.Repeat([]byte{'x'}, n+more)
+				before := a.count.CopiedB.Load()
+				c, err := ma.RequestInto(soon(t), f, 3, asksFor(n), dst)
+				must(t, err)
+				msg, err := c.Wait(soon(t))
+				if err != nil || msg.Tag() != 3 || !bytes.Equal(msg.Bytes(), reply) {
+					t.Fatalf("%d bytes into %d: not the reply: %v", n, len(dst), err)
+				}
+				if fits := n <= len(dst); lies(msg, dst) != (fits || n == 0) {
+					t.Errorf("%d bytes into %d lie elsewhere", n, len(dst))
+				} else if fits && (!bytes.Equal(dst[:n], reply) || !bytes.Equal(dst[n:], bytes.Repeat([]byte{'x'}, len(dst)-n))) {
+					t.Errorf("%d bytes into %d: other bytes", n, len(dst))
+				} else if fits && msg.ReadOnly() {
+					t.Errorf("%d bytes into %d can only be read", n, len(dst))
+				}
+				if copied := a.count.CopiedB.Load() - before; tr.Name() == "tcp" && n > 100_000 && more >= 0 && copied > 50_000 {
+					t.Errorf("%d bytes into %d: %d bytes were copied", n, len(dst), copied)
+				}
+				msg.Release()
 			}
-			noCalls(t, a, 0)
-			if n := a.calls.landings.Load(); n != 0 {
-				t.Errorf("%d landings are left", n)
-			}
-		})
-	}
+		}
+		noCalls(t, a, 0)
+		if n := a.calls.landings.Load(); n != 0 {
+			t.Errorf("%d landings are left", n)
+		}
+	})
 }
 
 // landed starts a call, from b to a through a gate. When it returns, the reply of n bytes has come
@@ -104,9 +98,7 @@ func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (
 	reply, dst = random(n), make([]byte, n)
 	go replies(t, ma)
 	c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(n), dst)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g.let(int64(n) / 2)
 	eventually.True(t, "a part of the reply is there", func() bool {
 		b.pollOnce()
@@ -135,9 +127,7 @@ func TestGivenUpWhileItLands(t *testing.T) {
 				d := mb.d
 				again := make([]byte, n)
 				c, err := mb.RequestInto(soon(t), flow(t, d, ma), 3, asksFor(n), again)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				msg, err := c.Wait(soon(t))
 				if err != nil || !lies(msg, again) || !bytes.Equal(again, reply) {
 					t.Fatal("the next reply: ", err)
@@ -187,40 +177,31 @@ func TestEndsWhileItLands(t *testing.T) {
 
 // If a connection is cut anywhere within a reply, the reply is read again, and is right.
 func TestLandsThroughCuts(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			const cuts = 30
-			w := newWorld()
-			a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
-			r := newRelay(t, a.Addrs()[0], session.PieceLen+70_001, cuts)
-			w.mu.Lock()
-			w.at[a.self] = []string{name + "://" + r.ln.Addr().String()}
-			w.at[b.self] = nil
-			w.mu.Unlock()
-			defer func() { // runs before the relay waits for its connections
-				if err := errors.Join(a.Close(soon(t)), b.Close(soon(t))); err != nil {
-					t.Error(err)
-				}
-			}()
-			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
-			f := flow(t, b, ma)
-			go replies(t, ma)
-			for i := 0; r.cuts.Load() > 0; i++ {
-				reply := random(100_000 + i%7*150_000)
-				dst := make([]byte, len(reply))
-				c, err := mb.RequestInto(soon(t), f, 3, asksFor(len(dst)), dst)
-				if err != nil {
-					t.Fatal(err)
-				}
-				msg, err := c.Wait(soon(t))
-				if err != nil || !lies(msg, dst) || !bytes.Equal(dst, reply) {
-					t.Fatal("another reply: ", err)
-				}
-				msg.Release()
+	over(t, streamTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		const cuts = 30
+		a, b := w.node(t, 1, tr, unreported(t)), w.node(t, 2, tr, unreported(t))
+		r := newRelay(t, a.Addrs()[0], session.PieceLen+70_001, cuts)
+		w.setAddrs(a.self, tr.Name()+"://"+r.ln.Addr().String())
+		w.setAddrs(b.self)
+		defer func() { // runs before the relay waits for its connections
+			noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
+		}()
+		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+		f := flow(t, b, ma)
+		go replies(t, ma)
+		for i := 0; r.cuts.Load() > 0; i++ {
+			reply := random(100_000 + i%7*150_000)
+			dst := make([]byte, len(reply))
+			c, err := mb.RequestInto(soon(t), f, 3, asksFor(len(dst)), dst)
+			must(t, err)
+			msg, err := c.Wait(soon(t))
+			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, reply) {
+				t.Fatal("another reply: ", err)
 			}
-			noCalls(t, b, 0)
-		})
-	}
+			msg.Release()
+		}
+		noCalls(t, b, 0)
+	})
 }
 
 // A call that never begins leaves no landing.

@@ -3,18 +3,12 @@
 package dispatch
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
-	"math/rand/v2"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -39,9 +33,7 @@ func both(t testing.TB, change ...func(*Config)) (a, b *Dispatcher) {
 func flowOver(t testing.TB, d *Dispatcher, to *Mailbox, lane Lane) *Flow {
 	t.Helper()
 	f, err := d.FlowOver(to.d.self, to.serial, lane)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -53,9 +45,7 @@ func exchange(t testing.TB, from *Dispatcher, to *Mailbox, tag uint64, size int)
 func exchangeOver(t testing.TB, from *Dispatcher, to *Mailbox, lane Lane, tag uint64, size int) {
 	t.Helper()
 	ctx := soon(t)
-	if err := flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)))
 	m, err := to.Recv(ctx)
 	if err != nil || m.Tag() != tag || m.Len() != size {
 		t.Fatal(m, err)
@@ -99,9 +89,7 @@ func TestLanes(t *testing.T) {
 			t.Errorf("%d links: %+v", s.Links, d.Routes())
 		}
 	}
-	if err := errors.Join(a.Close(ctx), b.Close(ctx)); err != nil {
-		t.Error(err)
-	}
+	noErr(t, errors.Join(a.Close(ctx), b.Close(ctx)))
 }
 
 // A lane with AnyTransport uses other transports if none of its own reaches a context. Without
@@ -156,17 +144,13 @@ func TestLanesOfNetworks(t *testing.T) {
 		}
 	}
 	addrs := b.Addrs()
-	w.mu.Lock()
-	w.at[b.self] = addrs[:1]
-	w.mu.Unlock()
+	w.setAddrs(b.self, addrs[:1]...)
 	mb := box(t, b, 1, 0)
 	exchangeOver(t, a, mb, first, 1, 10)
 	if remote(first) != addrs[0] {
 		t.Errorf("without its network the first lane goes to %s", remote(first))
 	}
-	w.mu.Lock()
-	w.at[b.self] = addrs
-	w.mu.Unlock()
+	w.setAddrs(b.self, addrs...)
 	exchangeOver(t, a, mb, second, 2, 10)
 	exchange(t, a, mb, 3, 10)
 	a.Reconsider()
@@ -228,117 +212,10 @@ func TestMostLanes(t *testing.T) {
 	d := newWorld().node(t, 1, tcp.New())
 	peer := resource.MakeGID(1, 2, 0)
 	for i := range maxLanes {
-		if _, err := d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))})))
 	}
-	if _, err := d.linkOf(linkKey{peer, "one too many"}); !errors.Is(err, ErrRule) {
-		t.Error(err)
-	}
+	fails(t, errOf(d.linkOf(linkKey{peer, "one too many"})), ErrRule)
 	if l, err := d.linkOf(linkKey{peer: peer}); l == nil || err != nil {
 		t.Error("a lane that exists:", err)
-	}
-}
-
-// Resources are reached over lanes of several transports, while connections break and links move.
-// The messages to each arrive in order, once.
-func TestLanesKeepOrder(t *testing.T) {
-	w := newWorld()
-	near := inproc.NewNetwork().Transport()
-	var lost atomic.Int32
-	note := func(c *Config) {
-		c.GiveUp = 20 * time.Second
-		c.Undelivered = func(Undelivered) { lost.Add(1) }
-	}
-	d := [2]*Dispatcher{w.node(t, 1, near, note), w.node(t, 2, near, note)}
-	for _, d := range d {
-		w.listenToo(t, d, shm.New())
-		w.listenToo(t, d, tcp.New())
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
-	defer cancel()
-	const each = 800
-	lanes := []Lane{"", "tcp", "shm", "tcp,shm"}
-	sizes := []int{12, 64, 3000, 20_000, 100_000, 3 * session.PieceLen}
-	var wg, senders sync.WaitGroup
-	for from := range d {
-		for i, lane := range lanes {
-			mb := box(t, d[1-from], uint32(1+i), 4<<20)
-			f := flowOver(t, d[from], mb, lane)
-			if got, isKnown := d[from].LaneTo(d[1-from].self, mb.serial); isKnown != (lane != "") || got != lane {
-				t.Errorf("the lane is said to be %q, not %q", got, lane)
-			}
-			senders.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(i), uint64(from)))
-				for n := range uint64(each) {
-					b, err := d[from].Buffer(sizes[r.IntN(len(sizes))])
-					if err == nil {
-						p := b.Bytes()
-						fill(p[12:], n)
-						binary.LittleEndian.PutUint64(p, n)
-						binary.LittleEndian.PutUint32(p[8:], crc32.ChecksumIEEE(p[12:]))
-						err = f.Send(ctx, 5, 1, b)
-					}
-					if err != nil {
-						t.Errorf("%d: sending %d over %q: %v", from, n, lane, err)
-						cancel()
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				for next := range uint64(each) {
-					m, err := mb.Recv(ctx)
-					if err != nil {
-						t.Errorf("%d: receiving %d over %q: %v", 1-from, next, lane, err)
-						return
-					}
-					p := m.Bytes()
-					if n := binary.LittleEndian.Uint64(p); n != next {
-						t.Errorf("%d: message %d over %q, want %d", 1-from, n, lane, next)
-						cancel()
-						return
-					}
-					if binary.LittleEndian.Uint32(p[8:]) != crc32.ChecksumIEEE(p[12:]) {
-						t.Errorf("%d: message %d over %q is damaged", 1-from, next, lane)
-					}
-					m.Release()
-				}
-			})
-		}
-	}
-	done := make(chan struct{})
-	go func() { senders.Wait(); wg.Wait(); close(done) }()
-	for finished := false; !finished; {
-		select {
-		case <-done:
-			finished = true
-		case <-time.After(10 * time.Millisecond): // a connection of some lane breaks
-			k := rand.IntN(2)
-			var all []*link
-			d[k].eachLink(func(l *link) { all = append(all, l) })
-			if len(all) == 0 {
-				continue
-			}
-			l := all[rand.IntN(len(all))]
-			l.mu.Lock()
-			c := l.conn
-			l.mu.Unlock()
-			if c != nil {
-				c.Close()
-				l.mu.Lock()
-				l.dropFailedLocked(c, errors.New("cut by the test"))
-				l.backoffs = nil
-				l.mu.Unlock()
-			}
-		}
-	}
-	s := d[0].Stats()
-	t.Logf("sent %v over %d links, %d broken", s.Sent, s.Links, s.Resumed)
-	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
-		t.Error(err)
-	}
-	if n := lost.Load(); n > 0 {
-		t.Errorf("%d reported undelivered", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/patience"
+	"github.com/rocl-go/rocl/dispatch/internal/spin"
 	"github.com/rocl-go/rocl/internal/lock"
 )
 
@@ -50,11 +50,11 @@ type localQueue struct {
 
 	isOpen atomic.Bool // senders may add messages; changes with Mailbox.mu and mu held
 
-	mu   lock.Mutex[levelLocalQueue] // guards the following fields
-	sent uint64                      // charged bytes for which senders have taken credit, in all; while the queue is closed, Mailbox.mu guards it
-	tail   *run                        // the run that messages are added to; nil: the next message begins one
-	room   []byte                      // unused memory of the block of tail
-	block  int                         // the size of that block
+	mu    lock.Mutex[levelLocalQueue] // guards the following fields
+	sent  uint64                      // charged bytes for which senders have taken credit, in all; while the queue is closed, Mailbox.mu guards it
+	tail  *run                        // the run that messages are added to; nil: the next message begins one
+	room  []byte                      // unused memory of the block of tail
+	block int                         // the size of that block
 
 	limit  atomic.Uint64       // charged bytes that the context may send, in all
 	first  atomic.Pointer[run] // the run that a sender has begun while there was none
@@ -301,8 +301,8 @@ func (m *Mailbox) endQueuesLocked() {
 // A localSpin decides how long the receivers of a context poll for what comes from within the
 // process, if the context has no connection to poll.
 type localSpin struct {
-	mu       sync.Mutex // held by the receiver that polls: one at a time
-	patience patience.Machine
+	mu   sync.Mutex // held by the receiver that polls: one at a time
+	spin spin.Machine
 }
 
 const (
@@ -324,15 +324,15 @@ func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
 		return false
 	}
 	defer s.mu.Unlock()
-	most := s.patience.Next()
-	if most == 0 || !s.patience.Enter() {
+	most := s.spin.Next()
+	if most == 0 || !s.spin.Enter() {
 		return false
 	}
 	m.spinners++
 	m.endsSpin.Store(false)
 	m.mu.Unlock()
 	m.pollNews(done, most)
-	s.patience.Leave()
+	s.spin.Leave()
 	m.mu.Lock()
 	m.spinners--
 	return true
@@ -344,7 +344,7 @@ func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
 	var vain vainPolling
 	for i := 1; ; i++ {
 		if m.news.Load() != nil || m.endsSpin.Load() {
-			s.patience.Paid()
+			s.spin.Paid()
 			return
 		}
 		if i%newsPolls != 0 {
@@ -353,16 +353,16 @@ func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
 		if isDone(done) || m.d.pollable() != nil {
 			return
 		}
-		if s.patience.IsEndless() {
+		if s.spin.IsEndless() {
 			runtime.Gosched()
 			continue
 		}
 		switch vain.check(most) {
 		case hasFailed:
-			s.patience.InVain()
+			s.spin.InVain()
 			return
 		case isCrowded:
-			s.patience.Crowded()
+			s.spin.Crowded()
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -25,9 +26,7 @@ func monitored(m *Mailbox) resource.GID { return m.d.self.WithSerial(m.serial) }
 func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func()) {
 	t.Helper()
 	stop, err := m.Monitor(soon(t), of, tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return stop
 }
 
@@ -35,9 +34,7 @@ func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func
 func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Select) {
 	t.Helper()
 	msg, err := m.Recv(soon(t), sel...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer msg.Release()
 	if !msg.IsGone() || msg.From() != of || msg.Tag() != tag || msg.Len() != 0 {
 		t.Fatalf("a message from %v, tag %d, of %d bytes, gone: %v; want the end of %v, tag %d", msg.From(), msg.Tag(), msg.Len(), msg.IsGone(), of, tag)
@@ -72,15 +69,11 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			f := flowOver(t, b, mine, lane)
 			for range small {
-				if err := f.SendBytes(soon(t), its.serial, 4, []byte("last words")); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), its.serial, 4, []byte("last words")))
 			}
 			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line when Send returns
 			for tag, size := range sizes {
-				if err := f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)))
 			}
 			its.Close()
 			if round == 1 {
@@ -88,9 +81,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			for n := 0; ; n++ {
 				msg, err := mine.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				isGone := msg.IsGone()
 				msg.Release()
 				if isGone {
@@ -103,12 +94,9 @@ func TestMonitorBehindMessages(t *testing.T) {
 			isEmpty(t, mine)
 		}
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			run(t, w.node(t, 1, tr), w.node(t, 2, tr), "")
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		run(t, w.node(t, 1, tr), w.node(t, 2, tr), "")
+	})
 	for _, lane := range []Lane{"", "tcp", "shm"} {
 		t.Run(fmt.Sprintf("over %q, neighbours", lane), func(t *testing.T) {
 			b, a := both(t)
@@ -141,9 +129,7 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 		failed <- err
 	}()
 	take(t, its)
-	if err := flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)))
 	its.Close()
 	if err := <-failed; !errors.Is(err, ErrGone) {
 		t.Fatal(err)
@@ -153,28 +139,25 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 // A message that tells of an end is stored even if the mailbox has no room. It is selected like any
 // other message.
 func TestMonitorFullMailbox(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
-			monitorOf(t, mine, monitored(its), 7)
-			monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
-			f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
-			full := 0
-			for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
-				ctx = ended // from the second monitor on
-			}
-			its.Close()
-			awaitGone(t, mine, monitored(its), 8, Tag(8))
-			awaitGone(t, mine, monitored(its), 7, From(monitored(its)))
-			for range full {
-				take(t, mine)
-			}
-			isEmpty(t, mine)
-			mine.Close()
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine, its, other := box(t, a, 1, FirstCredit), box(t, b, 1, 0), box(t, b, 2, 0)
+		monitorOf(t, mine, monitored(its), 7)
+		monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
+		f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
+		full := 0
+		for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
+			ctx = ended // from the second monitor on
+		}
+		its.Close()
+		awaitGone(t, mine, monitored(its), 8, Tag(8))
+		awaitGone(t, mine, monitored(its), 7, From(monitored(its)))
+		for range full {
+			take(t, mine)
+		}
+		isEmpty(t, mine)
+		mine.Close()
+	})
 }
 
 // The monitors of a resource on itself, on a resource of its own context, and on a resource that is
@@ -186,9 +169,7 @@ func TestMonitorWithin(t *testing.T) {
 	monitorOf(t, m, monitored(m), 1)
 	monitorOf(t, m, monitored(o), 2)
 	monitorOf(t, o, monitored(m), 3)
-	if err := flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil))
 	o.Close()
 	take(t, m)
 	for range 2 { // a message that tells of an end is put back like any other
@@ -208,9 +189,7 @@ func TestMonitorWithin(t *testing.T) {
 	if m.monitors.First() != nil || o.monitors.First() != nil {
 		t.Error("closed mailboxes have monitors")
 	}
-	if _, err := m.Monitor(soon(t), monitored(o), 1); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
+	fails(t, errOf(m.Monitor(soon(t), monitored(o), 1)), ErrClosed)
 }
 
 // No reference remains to a monitor with a closed mailbox, to a stopped monitor, or to a monitor
@@ -223,25 +202,15 @@ func TestMonitorIsForgotten(t *testing.T) {
 	monitorOf(t, one, monitored(its), 1)
 	stop := monitorOf(t, two, monitored(its), 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	if _, err := three.Monitor(ctx, monitored(its), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(three.Monitor(ctx, monitored(its), 1)))
 	one.Close()
 	stop()
 	stop()
 	cancel()
-	if _, err := three.Monitor(ctx, monitored(its), 1); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	fails(t, errOf(three.Monitor(ctx, monitored(its), 1)), context.Canceled)
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "the link has no endings", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.endings) == 0
-	})
+	must(t, err)
+	eventually.True(t, "the link has no endings", locked(&l.mu, func() bool { return len(l.endings) == 0 }))
 	its.Close()
 	ended, _ := onEnd(t, flow(t, a, its)) // behind any other message that would come
 	awaitEnd(t, ended, ErrGone)
@@ -255,71 +224,36 @@ func TestMonitorIsForgotten(t *testing.T) {
 // Promise (Ends): The message of a monitor comes once, even into a full mailbox, and never after
 // `stop` has returned. See also TestMonitorFullMailbox.
 func TestMonitorStopRaces(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine := box(t, a, 1, 0)
-			reported := 0
-			for i := range uint32(300) {
-				its := box(t, b, 1+i, 0)
-				stop := monitorOf(t, mine, monitored(its), uint64(i))
-				var both sync.WaitGroup
-				both.Go(its.Close)
-				both.Go(func() {
-					for range i % 50 { // so that the stop is sometimes early and sometimes late
-						runtime.Gosched()
-						a.pollOnce()
-					}
-					stop()
-				})
-				both.Wait()
-				n, _ := mine.Len()
-				ended := make(chan error, 1) // when this is reported, all messages have come
-				if _, err := a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err }); err != nil {
-					t.Fatal(err)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine := box(t, a, 1, 0)
+		reported := 0
+		for i := range uint32(300) {
+			its := box(t, b, 1+i, 0)
+			stop := monitorOf(t, mine, monitored(its), uint64(i))
+			var both sync.WaitGroup
+			both.Go(its.Close)
+			both.Go(func() {
+				for range i % 50 { // so that the stop is sometimes early and sometimes late
+					runtime.Gosched()
+					a.pollOnce()
 				}
-				awaitEnd(t, ended, ErrGone)
-				if now, _ := mine.Len(); now != n || n > 1 {
-					t.Fatalf("%d messages when stop had returned, %d later", n, now)
-				}
-				if reported += n; n > 0 {
-					awaitGone(t, mine, monitored(its), uint64(i))
-				}
+				stop()
+			})
+			both.Wait()
+			n, _ := mine.Len()
+			ended := make(chan error, 1) // when this is reported, all messages have come
+			must(t, errOf(a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err })))
+			awaitEnd(t, ended, ErrGone)
+			if now, _ := mine.Len(); now != n || n > 1 {
+				t.Fatalf("%d messages when stop had returned, %d later", n, now)
 			}
-			t.Logf("reported %d of 300 times", reported)
-		})
-	}
-}
-
-// A resource that ends as monitors are set is reported to each of them once.
-func TestMonitorAsItDies(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine := box(t, a, 1, 0)
-			for i := range uint32(200) {
-				its := box(t, b, 1+i, 0)
-				id := monitored(its)
-				var all sync.WaitGroup
-				all.Go(its.Close)
-				const each = 3
-				for tag := range uint64(each) {
-					all.Go(func() { monitorOf(t, mine, id, tag) })
-				}
-				for range each {
-					msg, err := mine.Recv(soon(t))
-					if err != nil || !msg.IsGone() || msg.From() != id {
-						t.Fatal("not an end:", err)
-					}
-					msg.Release()
-				}
-				all.Wait()
+			if reported += n; n > 0 {
+				awaitGone(t, mine, monitored(its), uint64(i))
 			}
-			isEmpty(t, mine)
-		})
-	}
+		}
+		t.Logf("reported %d of 300 times", reported)
+	})
 }
 
 // Monitors need little memory, in this context and at the peer, and no room in the mailbox that
@@ -367,9 +301,7 @@ func TestManyMonitors(t *testing.T) {
 	seen := make([]bool, len(stops))
 	for range len(stops) / 2 {
 		msg, err := mine.Recv(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		i := msg.Tag()
 		if !msg.IsGone() || seen[i] || i%2 == 0 || msg.From() != monitored(its[i%boxes]) {
 			t.Fatalf("the end of %v, tag %d", msg.From(), i)
@@ -383,33 +315,30 @@ func TestManyMonitors(t *testing.T) {
 // A context that only waits for the end of a resource is promised nothing of its mailbox. Messages
 // that it sends later arrive all the same, small and large.
 func TestMonitorIsPromisedNothing(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			b := w.node(t, 99, tr)
-			its := box(t, b, 1, 1<<20)
-			var all [8]*Dispatcher
-			for i := range all {
-				all[i] = w.node(t, uint64(1+i), tr)
-				monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
-				ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
-				awaitEnd(t, ended, ErrGone) // now the account is open
-			}
-			its.mu.Lock()
-			promise, flows, window := its.promise, its.flows, its.window
-			its.mu.Unlock()
-			if promise != 0 || flows != 0 || window != 1<<20 {
-				t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
-			}
-			for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
-				exchange(t, all[i], its, 1, size)
-			}
-			its.Close()
-			for _, a := range all {
-				awaitGone(t, a.mailbox(1), monitored(its), 1)
-			}
-		})
-	}
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		b := w.node(t, 99, tr)
+		its := box(t, b, 1, 1<<20)
+		var all [8]*Dispatcher
+		for i := range all {
+			all[i] = w.node(t, uint64(1+i), tr)
+			monitorOf(t, box(t, all[i], 1, 0), monitored(its), 1)
+			ended, _ := onEnd(t, func() *Flow { f, _ := all[i].Flow(b.self, 77); return f }())
+			awaitEnd(t, ended, ErrGone) // now the account is open
+		}
+		its.mu.Lock()
+		promise, flows, window := its.promise, its.flows, its.window
+		its.mu.Unlock()
+		if promise != 0 || flows != 0 || window != 1<<20 {
+			t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
+		}
+		for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
+			exchange(t, all[i], its, 1, size)
+		}
+		its.Close()
+		for _, a := range all {
+			awaitGone(t, a.mailbox(1), monitored(its), 1)
+		}
+	})
 }
 
 // The end of a context is reported behind what its other lanes carry.
@@ -442,9 +371,7 @@ func TestMonitorContextEndsOverLanes(t *testing.T) {
 			if n, _ := second.Len(); n != 2*each {
 				t.Errorf("the other lane has delivered %d messages", n)
 			}
-			if err := <-closed; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-closed)
 		})
 	}
 }

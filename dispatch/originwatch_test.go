@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // A receive from resources that have ended, and have left nothing that it selects, fails with
@@ -18,182 +19,153 @@ import (
 // Promise (Receiving): A receive from resources that have ended and left no message fails with
 // `ErrGone`. See also TestDoubtRaces.
 func TestRecvFromGone(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine, one, two := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
-			first, second := monitored(one), monitored(two)
-			recv := func(sel ...Select) chan error {
-				got := make(chan error, 1)
-				go func() {
-					msg, err := mine.Recv(soon(t), sel...)
-					if err == nil {
-						msg.Release()
-					}
-					got <- err
-				}()
-				return got
-			}
-			isGone := func(what string, got chan error) {
-				t.Helper()
-				if err := <-got; !errors.Is(err, ErrGone) {
-					t.Fatalf("%s: %v", what, err)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine, one, two := box(t, a, 1, 0), box(t, b, 1, 0), box(t, b, 2, 0)
+		first, second := monitored(one), monitored(two)
+		recv := func(sel ...Select) chan error {
+			got := make(chan error, 1)
+			go func() {
+				msg, err := mine.Recv(soon(t), sel...)
+				if err == nil {
+					msg.Release()
 				}
+				got <- err
+			}()
+			return got
+		}
+		isGone := func(what string, got chan error) {
+			t.Helper()
+			if err := <-got; !errors.Is(err, ErrGone) {
+				t.Fatalf("%s: %v", what, err)
 			}
-			alone, either := recv(From(first)), recv(From(first, second), Tag(5))
-			alternatives := recv(Any(All(From(first), Tag(1)), From(second)))
-			f := flow(t, b, mine)
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alone; err != nil {
-				t.Fatal(err)
-			}
-			alone = recv(From(first))
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alone; err != nil {
-				t.Fatal(err)
-			}
-			unread := recv(From(first), Tag(9))
-			if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // it is not selected, and stays
-				t.Fatal(err)
-			}
-			one.Close()
-			isGone("while it waited", unread)
-			take(t, mine, From(first))
-			isGone("before", recv(From(first)))
-			select {
-			case err := <-either:
-				t.Fatal("one of two lives:", err)
-			case err := <-alternatives:
-				t.Fatal("one of two lives:", err)
-			default:
-			}
-			if err := f.SendBytes(soon(t), two.serial, 4, nil); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-alternatives; err != nil {
-				t.Fatal(err)
-			}
-			two.Close()
-			isGone("both", either)
-			isGone("of several mailboxes", func() chan error {
-				got := make(chan error, 1)
-				go func() {
-					of, _, err := RecvAny(soon(t), []*Mailbox{mine, box(t, a, 9, 0)}, From(first))
-					if of != -1 {
-						t.Errorf("the end is reported of mailbox %d", of)
-					}
-					got <- err
-				}()
-				return got
-			}())
-			isGone("a context of which nothing is known", func() chan error {
-				id := resource.MakeGID(1, 77, 1)
-				w.mu.Lock()
-				w.gone[id.Context()] = true
-				w.mu.Unlock()
-				return recv(From(id))
-			}())
-		})
-	}
+		}
+		alone, either := recv(From(first)), recv(From(first, second), Tag(5))
+		alternatives := recv(Any(All(From(first), Tag(1)), From(second)))
+		f := flow(t, b, mine)
+		must(t, f.SendBytes(soon(t), one.serial, 3, nil))
+		must(t, <-alone)
+		alone = recv(From(first))
+		must(t, f.SendBytes(soon(t), one.serial, 3, nil))
+		must(t, <-alone)
+		unread := recv(From(first), Tag(9))
+		if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // it is not selected, and stays
+			t.Fatal(err)
+		}
+		one.Close()
+		isGone("while it waited", unread)
+		take(t, mine, From(first))
+		isGone("before", recv(From(first)))
+		select {
+		case err := <-either:
+			t.Fatal("one of two lives:", err)
+		case err := <-alternatives:
+			t.Fatal("one of two lives:", err)
+		default:
+		}
+		must(t, f.SendBytes(soon(t), two.serial, 4, nil))
+		must(t, <-alternatives)
+		two.Close()
+		isGone("both", either)
+		isGone("of several mailboxes", func() chan error {
+			got := make(chan error, 1)
+			go func() {
+				of, _, err := RecvAny(soon(t), []*Mailbox{mine, box(t, a, 9, 0)}, From(first))
+				if of != -1 {
+					t.Errorf("the end is reported of mailbox %d", of)
+				}
+				got <- err
+			}()
+			return got
+		}())
+		isGone("a context of which nothing is known", func() chan error {
+			id := resource.MakeGID(1, 77, 1)
+			w.setGone(id.Context(), true)
+			return recv(From(id))
+		}())
+	})
 }
 
 // A receive with an originWatch ends with its message, with its context, or with its mailbox, and
 // nothing of the watch remains.
 func TestDoubtIsForgotten(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
-			f := flow(t, b, mine)
-			ended := func() int {
-				l, err := a.link(b.self)
-				if err != nil {
-					t.Fatal(err)
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
+		f := flow(t, b, mine)
+		ended := func() int {
+			l, err := a.link(b.self)
+			must(t, err)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return len(l.endings)
+		}
+		for i := range 3 {
+			ctx, cancel := context.WithCancel(soon(t))
+			got := make(chan error, 1)
+			go func() {
+				msg, err := mine.Recv(ctx, From(monitored(its)))
+				if err == nil {
+					msg.Release()
 				}
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				return len(l.endings)
-			}
-			for i := range 3 {
-				ctx, cancel := context.WithCancel(soon(t))
-				got := make(chan error, 1)
-				go func() {
-					msg, err := mine.Recv(ctx, From(monitored(its)))
-					if err == nil {
-						msg.Release()
-					}
-					got <- err
-				}()
-				eventually.True(t, "the receive has an originWatch", func() bool { return ended() == 1 })
-				var want error
-				switch i {
-				case 0:
-					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
-						t.Fatal(err)
-					}
-				case 1:
-					cancel()
-					want = context.Canceled
-				case 2:
-					mine.Close()
-					want = ErrClosed
-				}
-				if err := <-got; !errors.Is(err, want) {
-					t.Fatalf("%v, want %v", err, want)
-				}
-				eventually.True(t, "nothing waits for the end", func() bool { return ended() == 0 }) // at once, or when the watch has been registered
+				got <- err
+			}()
+			eventually.True(t, "the receive has an originWatch", func() bool { return ended() == 1 })
+			var want error
+			switch i {
+			case 0:
+				must(t, f.SendBytes(soon(t), its.serial, 1, nil))
+			case 1:
 				cancel()
+				want = context.Canceled
+			case 2:
+				mine.Close()
+				want = ErrClosed
 			}
-		})
-	}
+			if err := <-got; !errors.Is(err, want) {
+				t.Fatalf("%v, want %v", err, want)
+			}
+			eventually.True(t, "nothing waits for the end", func() bool { return ended() == 0 }) // at once, or when the watch has been registered
+			cancel()
+		}
+	})
 }
 
 // Messages, ends of resources, and ends of receives race.
 func TestDoubtRaces(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mine := box(t, a, 1, 0)
-			f := flow(t, b, mine)
-			for i := range uint32(30) {
-				its := box(t, b, 1+i, 0)
-				got := make(chan int, 1)
-				go func() {
-					n := 0
-					for {
-						msg, err := mine.Recv(soon(t), From(monitored(its)))
-						if err != nil {
-							if !errors.Is(err, ErrGone) {
-								t.Error(err)
-							}
-							got <- n
-							return
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mine := box(t, a, 1, 0)
+		f := flow(t, b, mine)
+		for i := range uint32(30) {
+			its := box(t, b, 1+i, 0)
+			got := make(chan int, 1)
+			go func() {
+				n := 0
+				for {
+					msg, err := mine.Recv(soon(t), From(monitored(its)))
+					if err != nil {
+						if !errors.Is(err, ErrGone) {
+							t.Error(err)
 						}
-						n++
-						msg.Release()
+						got <- n
+						return
 					}
-				}()
-				for range i * 20 {
-					runtime.Gosched()
+					n++
+					msg.Release()
 				}
-				const count = 5
-				for range count {
-					if err := f.SendBytes(soon(t), its.serial, 1, nil); err != nil {
-						t.Fatal(err)
-					}
-				}
-				its.Close()
-				if n := <-got; n != count {
-					t.Fatalf("%d of %d messages before the end", n, count)
-				}
+			}()
+			for range i * 20 {
+				runtime.Gosched()
 			}
-		})
-	}
+			const count = 5
+			for range count {
+				must(t, f.SendBytes(soon(t), its.serial, 1, nil))
+			}
+			its.Close()
+			if n := <-got; n != count {
+				t.Fatalf("%d of %d messages before the end", n, count)
+			}
+		}
+	})
 }

@@ -46,9 +46,7 @@ func fill(p []byte, seed uint64) {
 func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
 	t.Helper()
 	b, err := d.Buffer(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fill(b.Bytes(), seed+uint64(n))
 	binary.LittleEndian.PutUint32(b.Bytes(), crc32.ChecksumIEEE(b.Bytes()[4:]))
 	return b
@@ -61,59 +59,48 @@ func intact(p []byte) bool {
 // A message a hundred times larger than the amount any connection carries arrives, once and intact,
 // over TCP and TLS.
 func TestLargerThanConnections(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			const after = session.PieceLen + 64<<10
-			w := newWorld()
-			lost := atomic.Int32{}
-			note := func(c *Config) {
-				c.Undelivered = func(Undelivered) { lost.Add(1) }
-				c.GiveUp = time.Minute // handshakes take long on a busy machine
-			}
-			a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
-			rb := newRelay(t, b.Addrs()[0], after, 1<<30)
-			w.mu.Lock()
-			w.at[a.self] = nil
-			w.at[b.self] = []string{name + "://" + rb.ln.Addr().String()}
-			w.mu.Unlock()
-			mb := box(t, b, 1, 64<<20)
-			ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	over(t, streamTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		const after = session.PieceLen + 64<<10
+		lost := atomic.Int32{}
+		note := func(c *Config) {
+			c.Undelivered = func(Undelivered) { lost.Add(1) }
+			c.GiveUp = time.Minute // handshakes take long on a busy machine
+		}
+		a, b := w.node(t, 1, tr, note), w.node(t, 2, tr, note)
+		rb := newRelay(t, b.Addrs()[0], after, 1<<30)
+		w.setAddrs(a.self)
+		w.setAddrs(b.self, tr.Name()+"://"+rb.ln.Addr().String())
+		mb := box(t, b, 1, 64<<20)
+		ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
+		defer cancel()
+		defer func() { // runs before the relay waits for its connections
+			rb.cuts.Store(0)
+			cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			defer func() { // runs before the relay waits for its connections
-				rb.cuts.Store(0)
-				cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
-				if err := errors.Join(a.Close(cctx), b.Close(cctx)); err != nil {
-					t.Error(err)
-				}
-			}()
-			sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
-			f := flow(t, a, mb)
-			go func() {
-				for i, n := range sizes {
-					if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-						t.Error(err)
-					}
-				}
-			}()
+			noErr(t, errors.Join(a.Close(cctx), b.Close(cctx)))
+		}()
+		sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
+		f := flow(t, a, mb)
+		go func() {
 			for i, n := range sizes {
-				m, err := mb.Recv(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
-					t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
-				}
-				m.Release()
+				noErr(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 			}
-			if m, err := mb.TryRecv(); !errors.Is(err, ErrEmpty) {
-				t.Errorf("a message too many: %v %v", m, err)
+		}()
+		for i, n := range sizes {
+			m, err := mb.Recv(ctx)
+			must(t, err)
+			if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
+				t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
 			}
-			if s := a.Stats(); s.Resumed < 50 || lost.Load() > 0 {
-				t.Errorf("%d connections broke, %d messages were reported", s.Resumed, lost.Load())
-			}
-		})
-	}
+			m.Release()
+		}
+		if m, err := mb.TryRecv(); !errors.Is(err, ErrEmpty) {
+			t.Errorf("a message too many: %v %v", m, err)
+		}
+		if s := a.Stats(); s.Resumed < 50 || lost.Load() > 0 {
+			t.Errorf("%d connections broke, %d messages were reported", s.Resumed, lost.Load())
+		}
+	})
 }
 
 // A gate is a relay that lets through as many bytes to its address as the test allows.
@@ -167,10 +154,8 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 	a, b = w.node(t, 1, tr, change...), w.node(t, 2, tr, change...)
 	addr := b.Addrs()[0]
 	g = newGate(t, addr, may)
-	w.mu.Lock()
-	w.at[a.self] = nil
-	w.at[b.self] = []string{transportOf(addr) + "://" + g.ln.Addr().String()}
-	w.mu.Unlock()
+	w.setAddrs(a.self)
+	w.setAddrs(b.self, transportOf(addr)+"://"+g.ln.Addr().String())
 	t.Cleanup(func() { // runs before the relay waits for its connections
 		close(g.closed)
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -184,9 +169,7 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 func streamTransports(t *testing.T) map[string]subsys.Transport {
 	t.Helper()
 	secret, err := tls.FromSecrets("test", []byte(strings.Repeat("s", 32)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return map[string]subsys.Transport{"tcp": tcp.New(), "tls": tls.New(secret)}
 }
 
@@ -196,47 +179,41 @@ func streamTransports(t *testing.T) map[string]subsys.Transport {
 // Promise (Delivery): Over TCP and TLS a message waits for at most about 1 MiB of a large message
 // to another resource.
 func TestSmallPassesLarge(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			const size, other = 64 << 20, 1 << 20
-			a, b, g, _ := gated(t, tr, 1<<20)
-			busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
-			ctx := soon(t)
-			credited(t, a, b, busy)
-			credited(t, a, b, idle)
-			f := flow(t, a, busy)
-			for i, n := range []int{size, 10, session.PieceLen + 1} {
-				if err := f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-					t.Fatal(err)
-				}
+	over(t, streamTransports(t), func(t *testing.T, _ *world, tr subsys.Transport) {
+		const size, other = 64 << 20, 1 << 20
+		a, b, g, _ := gated(t, tr, 1<<20)
+		busy, idle := box(t, b, 1, 4*size), box(t, b, 2, 8*other)
+		ctx := soon(t)
+		credited(t, a, b, busy)
+		credited(t, a, b, idle)
+		f := flow(t, a, busy)
+		for i, n := range []int{size, 10, session.PieceLen + 1} {
+			must(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+		}
+		h := flow(t, a, idle)
+		for i, n := range []int{10, other, 10} {
+			must(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+		}
+		g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
+		for i := range uint64(3) {
+			m, err := idle.Recv(ctx)
+			if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+				t.Fatal(m, err)
 			}
-			h := flow(t, a, idle)
-			for i, n := range []int{10, other, 10} {
-				if err := h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))); err != nil {
-					t.Fatal(err)
-				}
+			m.Release()
+		}
+		if n, _ := busy.Len(); n != 0 {
+			t.Errorf("they came behind %d messages", n)
+		}
+		g.let(1 << 40)
+		for i := range uint64(3) {
+			m, err := busy.Recv(ctx)
+			if err != nil || m.Tag() != i || !intact(m.Bytes()) {
+				t.Fatal(m, err)
 			}
-			g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
-			for i := range uint64(3) {
-				m, err := idle.Recv(ctx)
-				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
-					t.Fatal(m, err)
-				}
-				m.Release()
-			}
-			if n, _ := busy.Len(); n != 0 {
-				t.Errorf("they came behind %d messages", n)
-			}
-			g.let(1 << 40)
-			for i := range uint64(3) {
-				m, err := busy.Recv(ctx)
-				if err != nil || m.Tag() != i || !intact(m.Bytes()) {
-					t.Fatal(m, err)
-				}
-				m.Release()
-			}
-		})
-	}
+			m.Release()
+		}
+	})
 }
 
 // partOf returns how much of the message in pieces to a mailbox has come.
@@ -273,9 +250,7 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 	for i, n := range []int{64 << 20, 10, session.PieceLen + 1} {
 		p := noise(t, a, n, uint64(i))
 		bufs = append(bufs, p.Retain())
-		if err := f.Send(ctx, 7, uint64(i), p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Send(ctx, 7, uint64(i), p))
 	}
 	eventually.True(t, "a part has come", func() bool {
 		_, _ = mb.TryRecv()
@@ -358,8 +333,7 @@ func TestEndInTheMidst(t *testing.T) {
 			a, b, g, w := gated(t, tcp.New(), 2<<20, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
 			mb := box(t, b, 1, 256<<20)
 			bufs := begun(t, a, b, mb)
-			closed, cancel := context.WithCancel(t.Context())
-			cancel()
+			closed := ended()
 			want := ErrGone
 			switch how {
 			case "goodbye":
@@ -392,18 +366,14 @@ func TestReportedAsItEnds(t *testing.T) {
 	mb := box(t, b, 1, 256<<20)
 	bufs := begun(t, a, b, mb)
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = gonePayload(7, bufs[0].Len())
 	l.d.takeToken() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.giveToken()
-	if err != nil {
-		t.Error(err)
-	}
+	noErr(t, err)
 	g.let(1 << 40)
 	wantReports(t, reported, bufs, ErrGone)
 	eventually.True(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
@@ -447,9 +417,7 @@ func TestHostilePieces(t *testing.T) {
 			before := d.cfg.Pool.Stats()
 			var err error
 			for i := range fs {
-				if err != nil {
-					t.Fatalf("frame %d is refused: %v", i-1, err)
-				}
+				must(t, err, "frame %d is refused", i-1)
 				err = ep.comes(c, fs[i:i+1])
 			}
 			if !errors.Is(err, ErrProtocol) {
@@ -472,9 +440,7 @@ func TestHostilePieces(t *testing.T) {
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
 		t.Errorf("room for a missing resource: %v", err)
 	}
-	if err := ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}))
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room beyond the end: %v", err)
 	}
@@ -485,15 +451,11 @@ func TestHostilePieces(t *testing.T) {
 	for i := range 2 {
 		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
 		b, err := ep.asks(c, &p.Header)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		late = append(late, b.Retain())
 		p.Data, p.Buf = b.Bytes(), b
 		clear(p.Data)
-		if err := ep.comes(c, []subsys.Frame{p}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ep.comes(c, []subsys.Frame{p}))
 		b.Release()
 	}
 	m, err := mb.TryRecv()
@@ -519,16 +481,12 @@ func TestHostilePieces(t *testing.T) {
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := l.flow(1)
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	if err := f.try(soon(t), 1, session.PieceLen+1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.try(soon(t), 1, session.PieceLen+1))
 	l.mu.Lock()
 	marks := l.underWayLocked(nil, allMessages)
 	l.mu.Unlock()
@@ -537,14 +495,10 @@ func TestBehindWhatIsGone(t *testing.T) {
 	}
 	passed := make(chan error, 1)
 	go func() { passed <- marks[0].passed(soon(t), allMessages) }()
-	eventually.True(t, "a goroutine waits", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.behind.First() != nil })
+	eventually.True(t, "a goroutine waits", locked(&l.mu, func() bool { return l.behind.First() != nil }))
 	l.d.takeToken()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.giveToken()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-passed; err != nil {
-		t.Error(err)
-	}
+	must(t, err)
+	noErr(t, <-passed)
 }

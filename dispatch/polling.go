@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/rocl-go/rocl/dispatch/internal/patience"
+	"github.com/rocl-go/rocl/dispatch/internal/spin"
 )
 
 // PollPolicy says whether a waiting goroutine polls before it sleeps.
@@ -87,16 +87,16 @@ const (
 	crowdedFrom = 20 * time.Microsecond
 )
 
-// patience returns the machine that says how long waiters poll, on so many processors.
-func (p *Polling) patience(procs int) patience.Machine {
-	policy := patience.Never
+// machine returns the machine that says how long waiters poll, on so many processors.
+func (p *Polling) machine(procs int) spin.Machine {
+	policy := spin.Never
 	switch p.Policy {
 	case PollAdaptive:
-		policy = patience.Adaptive
+		policy = spin.Adaptive
 	case PollAlways:
-		policy = patience.Always
+		policy = spin.Always
 	}
-	return patience.New(policy, p.Budget, p.Pollers, procs)
+	return spin.New(policy, p.Budget, p.Pollers, procs)
 }
 
 // longestSpin is a little more than the time in which a peer on this machine reads or fills the

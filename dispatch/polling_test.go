@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/dispatch/internal/patience"
+	"github.com/rocl-go/rocl/dispatch/internal/spin"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -26,12 +26,12 @@ func TestPollingCheck(t *testing.T) {
 		next    time.Duration
 	}{
 		{Polling{}, 1, 0},
-		{Polling{}, 2, patience.DefaultBudget},
+		{Polling{}, 2, spin.DefaultBudget},
 		{Polling{Budget: time.Millisecond, Pollers: 7}, 2, time.Millisecond},
 		{Polling{Policy: PollNever, Pollers: 7}, 8, 0},
 		{Polling{Policy: PollAlways}, 1, 1},
 	} {
-		m := c.polling.patience(c.procs)
+		m := c.polling.machine(c.procs)
 		if m.Next() != c.next || m.IsEndless() != (c.polling.Policy == PollAlways) {
 			t.Errorf("%+v on %d processors: %v, endless: %v", c.polling, c.procs, m.Next(), m.IsEndless())
 		}
@@ -92,7 +92,7 @@ func pinging(t *testing.T, d *Dispatcher, f *Flow, m *Mailbox, n int) {
 // shorter time.
 //
 // Promise (Waiting): A waiting goroutine polls as configured: never, always, or where that pays and
-// no other goroutine wants the processor. See also dispatch/internal/patience: TestPatience.
+// no other goroutine wants the processor. See also dispatch/internal/spin: TestSpin.
 func TestPolicies(t *testing.T) {
 	const rounds = 60
 	for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
@@ -130,9 +130,9 @@ func TestPolicies(t *testing.T) {
 			})
 			a.token.Lock()
 			defer a.token.Unlock()
-			crowded := a.patience.IsCrowded() // then waits do not poll, and polling for long is not tried
-			if policy == PollAdaptive && !a.oneP && !crowded && a.patience.Spin() > patience.DefaultBudget/2 {
-				t.Errorf("polls for %v though messages come after 2 ms", a.patience.Spin())
+			crowded := a.spin.IsCrowded() // then waits do not poll, and polling for long is not tried
+			if policy == PollAdaptive && !a.oneP && !crowded && a.spin.Spin() > spin.DefaultBudget/2 {
+				t.Errorf("polls for %v though messages come after 2 ms", a.spin.Spin())
 			}
 		})
 	}
@@ -163,7 +163,7 @@ func TestCrowded(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.token.Lock()
-		isCrowded := a.patience.IsCrowded()
+		isCrowded := a.spin.IsCrowded()
 		a.token.Unlock()
 		if isCrowded {
 			return

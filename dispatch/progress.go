@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/list"
-	"github.com/rocl-go/rocl/dispatch/internal/patience"
+	"github.com/rocl-go/rocl/dispatch/internal/spin"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -29,7 +29,7 @@ type progress struct {
 	wants        atomic.Int32           // parked waiters that would make progress
 	keeperParked atomic.Bool            // the keeper is parked on the armed gate
 	keeperCall   chan struct{}          // tells the keeper to check at once
-	patience     patience.Machine       // how long waiters poll; the token guards it
+	spin         spin.Machine           // how long waiters poll; the token guards it
 	localSpin    localSpin
 	drivesAlone  int           // how often the token was taken while the keeper was parked; the token guards it
 	acksDue      atomic.Bool   // a link owes an acknowledgement
@@ -177,7 +177,7 @@ func (d *Dispatcher) driveAndPark(done <-chan struct{}, w *waiter, p *subsys.Pol
 }
 
 // drive makes progress until w is fired, done closes, another goroutine wants the token, woken
-// goroutines wait for a processor, or patience ends. The token must be held.
+// goroutines wait for a processor, or the Machine says so. The token must be held.
 func (d *Dispatcher) drive(done <-chan struct{}, w *waiter, p *subsys.Poller) (then nextStep) {
 	d.driven.Add(1)
 	if d.pollerParked.Load() {
@@ -242,10 +242,10 @@ const (
 )
 
 // poll looks for news without sleeping, at least once, for as long as there are some and then as
-// long as patience says. It returns retries if w waits no longer, or another goroutine wants the
-// token; parksForWoken if woken goroutines have not run; pollingEnded if patience has ended.
+// long as d.spin says. It returns retries if w waits no longer, or another goroutine wants the
+// token; parksForWoken if woken goroutines have not run; pollingEnded if that time is over.
 func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nextStep {
-	t := pollTurn{most: d.patience.Next()}
+	t := pollTurn{most: d.spin.Next()}
 	for i := 1; ; i++ {
 		n := p.Poll()
 		if i%yieldPolls == 0 && d.acksDue.Load() && d.keeperParked.Load() {
@@ -277,7 +277,7 @@ func (d *Dispatcher) poll(done <-chan struct{}, w *waiter, p *subsys.Poller) nex
 // A pollTurn is the state of one call of poll.
 type pollTurn struct {
 	most    time.Duration // how long the goroutine may poll without news; 0: not at all
-	entered bool          // patience.Enter has counted the goroutine
+	entered bool          // spin.Enter has counted the goroutine
 	empty   int           // polls that have found nothing since the last news
 	vain    vainPolling
 }
@@ -290,17 +290,17 @@ func (d *Dispatcher) afterEmptyPoll(t *pollTurn, i int) (then nextStep, ends boo
 	}
 	if t.empty%wokenPolls == 0 && d.woken() > 0 {
 		if t.entered {
-			d.patience.Leave()
+			d.spin.Leave()
 		}
 		return parksForWoken, true
 	}
 	if !t.entered {
-		if !d.patience.Enter() {
+		if !d.spin.Enter() {
 			return pollingEnded, true
 		}
 		t.entered = true
 	}
-	if d.patience.IsEndless() {
+	if d.spin.IsEndless() {
 		if i%yieldPolls == 0 {
 			runtime.Gosched()
 		}
@@ -308,25 +308,25 @@ func (d *Dispatcher) afterEmptyPoll(t *pollTurn, i int) (then nextStep, ends boo
 	}
 	switch t.vain.check(t.most) {
 	case hasFailed:
-		d.patience.InVain()
+		d.spin.InVain()
 	case isCrowded:
-		d.patience.Crowded()
+		d.spin.Crowded()
 	default:
 		return retries, false
 	}
-	d.patience.Leave()
+	d.spin.Leave()
 	return pollingEnded, true
 }
 
-// endPolling tells the patience that the goroutine of w stops polling, because w waits no longer or
+// endPolling tells d.spin that the goroutine of w stops polling, because w waits no longer or
 // another goroutine wants the token. entered says that Enter was called, empty how many polls have
 // found nothing since the last news.
 func (d *Dispatcher) endPolling(w *waiter, entered bool, empty int) {
 	if entered {
-		d.patience.Leave()
+		d.spin.Leave()
 	}
 	if (entered || empty > 0) && w.ready() {
-		d.patience.Paid()
+		d.spin.Paid()
 	}
 }
 
@@ -342,7 +342,7 @@ type vainResult uint8
 
 const (
 	goesOn    vainResult = iota // the goroutine polls on
-	hasFailed                   // the polls have taken longer than patience allows
+	hasFailed                   // the polls have taken longer than d.spin allows
 	isCrowded                   // other goroutines want the processor
 )
 
@@ -380,7 +380,7 @@ func (d *Dispatcher) yieldToWoken() {
 // true when nothing has come for so long that the keeper is to take over.
 func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (parks bool) {
 	var begun, end time.Time
-	if d.patience.Adapts() {
+	if d.spin.Adapts() {
 		begun = time.Now()
 	}
 	for {
@@ -392,7 +392,7 @@ func (d *Dispatcher) sleep(done <-chan struct{}, w *waiter, p *subsys.Poller) (p
 		}
 		if d.mayLeave(done, w) {
 			if !begun.IsZero() && w.ready() {
-				d.patience.Slept(time.Since(begun))
+				d.spin.Slept(time.Since(begun))
 			}
 			return false
 		}

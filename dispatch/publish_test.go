@@ -42,12 +42,8 @@ func TestMailboxIsCompleteWhenPublished(t *testing.T) {
 		incomplete <- n
 	}()
 	for i := range uint32(each) {
-		if err := d.Serve(1+i, 0, func(*Message) bool { return true }); err != nil {
-			t.Error(err)
-		}
-		if _, err := d.BoundedMailbox(1+i|Bounded, 0, 10); err != nil {
-			t.Error(err)
-		}
+		noErr(t, d.Serve(1+i, 0, func(*Message) bool { return true }))
+		noErr(t, errOf(d.BoundedMailbox(1+i|Bounded, 0, 10)))
 		runtime.Gosched()
 	}
 	if n := <-incomplete; n > 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -15,121 +16,93 @@ import (
 // plus the messages that are held at once.
 func TestPutBackIsBounded(t *testing.T) {
 	const size, limit, together, messages = 1000, 4 * FirstCredit, 10, 2000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			m := box(t, b, 1, limit)
-			f := flow(t, a, m)
-			sent := make(chan error, 1)
-			go func() {
-				var p [size]byte
-				for i := range uint64(messages) {
-					binary.LittleEndian.PutUint64(p[:], i)
-					if err := f.SendBytes(soon(t), 1, i%2, p[:]); err != nil {
-						sent <- err
-						return
-					}
-				}
-				sent <- nil
-			}()
-			eventually.True(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
-			for i := range 300 {
-				var held []*Message
-				for range together {
-					msg, err := m.TryRecv(Tag(uint64(i % 2)))
-					if err != nil {
-						t.Fatal(err)
-					}
-					held = append(held, msg)
-				}
-				for i := range held {
-					if err := m.PutBack(held[len(held)-1-i]); err != nil {
-						t.Fatal(err)
-					}
-				}
-				// At most the limit, FirstCredit, and the messages that were held at once.
-				if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
-					t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		m := box(t, b, 1, limit)
+		f := flow(t, a, m)
+		sent := make(chan error, 1)
+		go func() {
+			var p [size]byte
+			for i := range uint64(messages) {
+				binary.LittleEndian.PutUint64(p[:], i)
+				if err := f.SendBytes(soon(t), 1, i%2, p[:]); err != nil {
+					sent <- err
+					return
 				}
 			}
-			var next [2]uint64
-			next[1] = 1
-			for range messages {
-				msg, err := m.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
-					t.Fatalf("message %d, want %d", n, next[n%2])
-				}
-				next[msg.Tag()] += 2
-				msg.Release()
+			sent <- nil
+		}()
+		eventually.True(t, "a full mailbox", func() bool { _, stored := m.Len(); return stored > limit-FirstCredit })
+		for i := range 300 {
+			var held []*Message
+			for range together {
+				msg, err := m.TryRecv(Tag(uint64(i % 2)))
+				must(t, err)
+				held = append(held, msg)
 			}
-			if err := <-sent; err != nil {
-				t.Fatal(err)
+			for i := range held {
+				must(t, m.PutBack(held[len(held)-1-i]))
 			}
-			if n, stored := m.Len(); n != 0 || stored != 0 {
-				t.Errorf("%d messages, %d bytes are left", n, stored)
+			// At most the limit, FirstCredit, and the messages that were held at once.
+			if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
+				t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
 			}
-		})
-	}
+		}
+		var next [2]uint64
+		next[1] = 1
+		for range messages {
+			msg, err := m.Recv(soon(t))
+			must(t, err)
+			if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
+				t.Fatalf("message %d, want %d", n, next[n%2])
+			}
+			next[msg.Tag()] += 2
+			msg.Release()
+		}
+		must(t, <-sent)
+		if n, stored := m.Len(); n != 0 || stored != 0 {
+			t.Errorf("%d messages, %d bytes are left", n, stored)
+		}
+	})
 }
 
 // A message that was put back is reported when its resource is closed. A message that comes back
 // later stays the caller's. Messages of other resources, and of none, are refused.
 func TestPutBackWhileClosed(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reports := make(chan Undelivered, 3)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
-			b := w.node(t, 2, tr)
-			m, other := box(t, b, 1, 0), box(t, b, 2, 0)
-			f := flow(t, a, m)
-			for tag := range uint64(3) {
-				if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var msgs []*Message
-			for range 3 {
-				msg, err := m.Recv(soon(t))
-				if err != nil {
-					t.Fatal(err)
-				}
-				msgs = append(msgs, msg)
-			}
-			if err := other.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("to another mailbox: %v", err)
-			}
-			if err := m.PutBack(nil); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("nil: %v", err)
-			}
-			if err := m.PutBack(msgs[1]); err != nil {
-				t.Fatal(err)
-			}
-			if err := m.PutBack(msgs[1]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("twice: %v", err)
-			}
-			m.Close()
-			u := <-reports
-			if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
-				t.Errorf("reported: %+v", u)
-			}
-			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrClosed) || string(msgs[0].Bytes()) != "hello" {
-				t.Errorf("to a closed mailbox: %v", err)
-			}
-			msgs[0].Release()
-			if err := m.PutBack(msgs[0]); !errors.Is(err, ErrNotReceived) {
-				t.Errorf("after Release: %v", err)
-			}
-			msgs[2].Release()
-			if len(reports) > 0 {
-				t.Errorf("reported: %+v", <-reports)
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		reports := make(chan Undelivered, 3)
+		a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reports <- u } })
+		b := w.node(t, 2, tr)
+		m, other := box(t, b, 1, 0), box(t, b, 2, 0)
+		f := flow(t, a, m)
+		for tag := range uint64(3) {
+			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
+		}
+		var msgs []*Message
+		for range 3 {
+			msg, err := m.Recv(soon(t))
+			must(t, err)
+			msgs = append(msgs, msg)
+		}
+		fails(t, other.PutBack(msgs[0]), ErrNotReceived, "to another mailbox")
+		fails(t, m.PutBack(nil), ErrNotReceived, "nil")
+		must(t, m.PutBack(msgs[1]))
+		fails(t, m.PutBack(msgs[1]), ErrNotReceived, "twice")
+		m.Close()
+		u := <-reports
+		if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
+			t.Errorf("reported: %+v", u)
+		}
+		if err := m.PutBack(msgs[0]); !errors.Is(err, ErrClosed) || string(msgs[0].Bytes()) != "hello" {
+			t.Errorf("to a closed mailbox: %v", err)
+		}
+		msgs[0].Release()
+		fails(t, m.PutBack(msgs[0]), ErrNotReceived, "after Release")
+		msgs[2].Release()
+		if len(reports) > 0 {
+			t.Errorf("reported: %+v", <-reports)
+		}
+	})
 }
 
 // A receiver that waits for a message that is put back gets it, and reads it from the beginning.
@@ -140,30 +113,20 @@ func TestPutBackToWaiting(t *testing.T) {
 	f := flow(t, d, m)
 	for range 300 {
 		for tag := range uint64(2) {
-			if err := f.SendBytes(t.Context(), 1, tag, []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 		}
 		msg, err := m.Recv(t.Context(), Tag(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var p [2]byte
-		if _, err := msg.Read(p[:]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(msg.Read(p[:])))
 		got := make(chan *Message)
 		go func() {
 			msg, err := m.Recv(soon(t), Tag(1))
-			if err != nil {
-				t.Error(err)
-			}
+			noErr(t, err)
 			got <- msg
 		}()
 		eventually.True(t, "a receiver", func() bool { return waiting(m) })
-		if err := m.PutBack(msg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.PutBack(msg))
 		msg = <-got
 		var payload [8]byte
 		if n, _ := msg.Read(payload[:]); string(payload[:n]) != "hello" || msg.Tag() != 1 {

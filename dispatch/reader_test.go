@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // A message is read to its end and no further, over each transport. A later message is read from
@@ -19,52 +20,43 @@ import (
 // Promise (Buffers): A `Message` is an `io.Reader` of its payload over every transport. See also
 // TestMessageWriterFails.
 func TestMessageReader(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			ctx := soon(t)
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			for _, size := range []int{0, 1, 100, 5000, 300_000} {
-				want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
-				recv := func() *Message {
-					t.Helper()
-					if err := f.SendBytes(ctx, 1, 0, want); err != nil {
-						t.Fatal(err)
-					}
-					m, err := mb.Recv(ctx)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return m
-				}
-				m := recv()
-				if err := iotest.TestReader(m, want); err != nil {
-					t.Errorf("%d bytes: %v", size, err)
-				}
-				if n, err := m.Read(nil); n != 0 || err != nil {
-					t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
-				}
-				if !bytes.Equal(m.Bytes(), want) {
-					t.Errorf("%d bytes: Bytes are not all after they were read", size)
-				}
-				m.Release()
-
-				m = recv()
-				var remaining bytes.Buffer
-				var first [1]byte
-				n, _ := m.Read(first[:])
-				if got, err := io.Copy(&remaining, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], remaining.Bytes()...), want) {
-					t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
-				}
-				if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
-					t.Errorf("%d bytes: after all was copied: %d, %v", size, n, err)
-				}
-				m.Release()
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		ctx := soon(t)
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		for _, size := range []int{0, 1, 100, 5000, 300_000} {
+			want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
+			recv := func() *Message {
+				t.Helper()
+				must(t, f.SendBytes(ctx, 1, 0, want))
+				m, err := mb.Recv(ctx)
+				must(t, err)
+				return m
 			}
-		})
-	}
+			m := recv()
+			noErr(t, iotest.TestReader(m, want), "%d bytes", size)
+			if n, err := m.Read(nil); n != 0 || err != nil {
+				t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
+			}
+			if !bytes.Equal(m.Bytes(), want) {
+				t.Errorf("%d bytes: Bytes are not all after they were read", size)
+			}
+			m.Release()
+
+			m = recv()
+			var remaining bytes.Buffer
+			var first [1]byte
+			n, _ := m.Read(first[:])
+			if got, err := io.Copy(&remaining, m); int(got) != size-n || err != nil || !bytes.Equal(append(first[:n:n], remaining.Bytes()...), want) {
+				t.Errorf("%d bytes: copied %d behind %d, %v", size, got, n, err)
+			}
+			if n, err := m.Read(first[:]); n != 0 || err != io.EOF {
+				t.Errorf("%d bytes: after all was copied: %d, %v", size, n, err)
+			}
+			m.Release()
+		}
+	})
 }
 
 // Bytes that a writer did not take are read next.
@@ -119,18 +111,12 @@ func TestBufferWait(t *testing.T) {
 	ended, end := context.WithCancelCause(ctx)
 	why := errors.New("why")
 	end(why)
-	if _, err := d.BufferWait(ended, 64<<10); !errors.Is(err, why) {
-		t.Errorf("without memory, and time: %v", err)
-	}
+	fails(t, errOf(d.BufferWait(ended, 64<<10)), why, "without memory, and time")
 	if _, err := d.BufferWait(ctx, 1<<20); !errors.Is(err, buffers.ErrLimit) || !errors.Is(err, buffers.ErrTooLarge) {
 		t.Errorf("more than there is: %v", err)
 	}
-	if _, err := d.BufferWait(ctx, MaxMessage+1); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("more than a message: %v", err)
-	}
-	if _, err := d.BufferWait(ctx, -1); !errors.Is(err, buffers.ErrTooLarge) {
-		t.Errorf("less than nothing: %v", err)
-	}
+	fails(t, errOf(d.BufferWait(ctx, MaxMessage+1)), ErrTooLarge, "more than a message")
+	fails(t, errOf(d.BufferWait(ctx, -1)), buffers.ErrTooLarge, "less than nothing")
 	got := make(chan error, 1)
 	go func() {
 		b, err := d.BufferWait(ctx, 64<<10)
@@ -142,9 +128,7 @@ func TestBufferWait(t *testing.T) {
 	for _, b := range all {
 		b.Release()
 	}
-	if err := <-got; err != nil {
-		t.Errorf("when memory came back: %v", err)
-	}
+	noErr(t, <-got, "when memory came back")
 
 	all = take()
 	go func() {
@@ -152,9 +136,7 @@ func TestBufferWait(t *testing.T) {
 		got <- err
 	}()
 	_ = d.cfg.Pool.Close()
-	if err := <-got; !errors.Is(err, ErrClosed) {
-		t.Errorf("when the pool was closed: %v", err)
-	}
+	fails(t, <-got, ErrClosed, "when the pool was closed")
 	for _, b := range all {
 		b.Release()
 	}

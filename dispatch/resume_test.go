@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -18,7 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -31,6 +30,10 @@ type relay struct {
 	cuts  atomic.Int32 // cuts still to make
 	done  sync.WaitGroup
 	pass  func(n int) // returns when n bytes may go to the address; nil: they may at once
+
+	swallows atomic.Bool // bytes are dropped and connections stay, as when the network is cut
+	mu       sync.Mutex
+	conns    []net.Conn
 }
 
 func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
@@ -42,9 +45,7 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, host, _ := strings.Cut(to, "://")
 	r.ln, r.to = ln, host
 	r.cuts.Store(cuts)
@@ -57,8 +58,18 @@ func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 			r.done.Go(func() { r.serve(c) })
 		}
 	})
-	t.Cleanup(func() { ln.Close(); r.done.Wait() })
+	t.Cleanup(func() { ln.Close(); r.end(); r.done.Wait() })
 	return r
+}
+
+// end ends the connections.
+func (r *relay) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+	r.conns = nil
 }
 
 func (r *relay) serve(a net.Conn) {
@@ -71,14 +82,22 @@ func (r *relay) serve(a net.Conn) {
 		return
 	}
 	defer b.Close()
+	r.mu.Lock()
+	r.conns = append(r.conns, a, b)
+	r.mu.Unlock()
 	var left atomic.Int64
 	left.Store(r.after)
 	pump := func(dst, src net.Conn) {
-		defer func() { a.Close(); b.Close() }()
+		defer func() {
+			if !r.swallows.Load() {
+				a.Close()
+				b.Close()
+			}
+		}()
 		buf := make([]byte, 4096)
 		for {
 			n, err := src.Read(buf)
-			if n > 0 {
+			if n > 0 && !r.swallows.Load() {
 				if r.pass != nil && dst == b {
 					r.pass(n)
 				}
@@ -111,29 +130,40 @@ var long = flag.Bool("long", false, "cut at every byte: some minutes")
 // TestLargerThanConnections.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
-	step := int64(101)
+	cutsAt(101, 997, 11_000, func(after int64) { cutOnce(t, after, messages) })
+}
+
+// cutsAt calls cut with numbers of bytes up to most: each one in the long form, else one of step,
+// or with -short one of short. Each run has others.
+func cutsAt(step, short, most int64, cut func(after int64)) {
 	switch {
 	case *long:
 		step = 1
 	case testing.Short():
-		step = 997
+		step = short
 	}
-	for after := 1 + rand.Int64N(step); after < 11_000; after += step { // each run cuts at other bytes
-		cutOnce(t, after, messages)
+	for after := 1 + rand.Int64N(step); after < most; after += step {
+		cut(after)
+	}
+}
+
+// cutPair returns two contexts that reach each other only through relays, which cut three
+// connections in all after so many bytes. end closes all.
+func cutPair(t *testing.T, after int64, change func(*Config)) (a, b *Dispatcher, end func()) {
+	w := newWorld()
+	a, b = w.node(t, 1, tcp.New(), change), w.node(t, 2, tcp.New(), change)
+	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
+	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
+	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
+	return a, b, func() {
+		noErr(t, flushAndClose(soon(t), a, b), "cut after %d: closing", after)
+		ra.ln.Close()
+		rb.ln.Close()
 	}
 }
 
 func cutOnce(t *testing.T, after int64, messages int) {
-	w := newWorld()
-	lost := atomic.Int32{}
-	note := func(c *Config) { c.Undelivered = func(Undelivered) { lost.Add(1) } }
-	a, b := w.node(t, 1, tcp.New(), note), w.node(t, 2, tcp.New(), note)
-	// Each context reaches the other only through a relay that cuts.
-	ra, rb := newRelay(t, a.Addrs()[0], after, 1), newRelay(t, b.Addrs()[0], after, 2)
-	w.mu.Lock()
-	w.at[a.self] = []string{"tcp://" + ra.ln.Addr().String()}
-	w.at[b.self] = []string{"tcp://" + rb.ln.Addr().String()}
-	w.mu.Unlock()
+	a, b, end := cutPair(t, after, unreported(t))
 	ctx := soon(t)
 	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 	var wg sync.WaitGroup
@@ -173,23 +203,8 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	exchange(a, ma, mb)
 	exchange(b, mb, ma)
 	wg.Wait()
-	if _, err := ma.TryRecv(); !errors.Is(err, ErrEmpty) {
-		t.Errorf("cut after %d: a message too many: %v", after, err)
-	}
-	if n := lost.Load(); n > 0 {
-		t.Errorf("cut after %d: %d reported undelivered", after, n)
-	}
-	closeAfterCut(t, after, a, b)
-	ra.ln.Close()
-	rb.ln.Close()
-}
-
-// closeAfterCut closes two contexts whose connection was cut after so many bytes.
-func closeAfterCut(t *testing.T, after int64, a, b *Dispatcher) {
-	t.Helper()
-	if err := flushAndClose(soon(t), a, b); err != nil {
-		t.Errorf("cut after %d: closing: %v", after, err)
-	}
+	fails(t, errOf(ma.TryRecv()), ErrEmpty, "cut after %d: a message too many", after)
+	end()
 }
 
 // flushAndClose closes two contexts whose connections were cut. A cut can take the acknowledgement
@@ -203,43 +218,41 @@ func flushAndClose(ctx context.Context, a, b *Dispatcher) error {
 //
 // Promise (Delivery): Contexts that dial each other at once get one link.
 func TestSimultaneousDial(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for range 50 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-				ctx := soon(t)
-				var wg sync.WaitGroup
-				for _, s := range []struct {
-					d    *Dispatcher
-					mine *Mailbox
-					to   *Mailbox
-				}{{a, ma, mb}, {b, mb, ma}} {
-					wg.Go(func() {
-						f := flow(t, s.d, s.to)
-						for i := range uint64(20) {
-							if err := f.Send(ctx, 1, i, buf(t, s.d, "hi")); err != nil {
-								t.Error(err)
-								return
-							}
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for range 50 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
+			ctx := soon(t)
+			var wg sync.WaitGroup
+			for _, s := range []struct {
+				d    *Dispatcher
+				mine *Mailbox
+				to   *Mailbox
+			}{{a, ma, mb}, {b, mb, ma}} {
+				wg.Go(func() {
+					f := flow(t, s.d, s.to)
+					for i := range uint64(20) {
+						if err := f.Send(ctx, 1, i, buf(t, s.d, "hi")); err != nil {
+							t.Error(err)
+							return
 						}
-						for i := range uint64(20) {
-							m, err := s.mine.Recv(ctx)
-							if err != nil || m.Tag() != i {
-								t.Errorf("message %d: %v %v", i, m, err)
-								return
-							}
-							m.Release()
+					}
+					for i := range uint64(20) {
+						m, err := s.mine.Recv(ctx)
+						if err != nil || m.Tag() != i {
+							t.Errorf("message %d: %v %v", i, m, err)
+							return
 						}
-					})
-				}
-				wg.Wait()
-				a.Close(ctx)
-				b.Close(ctx)
+						m.Release()
+					}
+				})
 			}
-		})
-	}
+			wg.Wait()
+			a.Close(ctx)
+			b.Close(ctx)
+		}
+	})
 }
 
 // A connection that sends garbage instead of a handshake, another key or another cluster's name is
@@ -265,9 +278,7 @@ func TestUnauthenticated(t *testing.T) {
 		append([]byte{0, 0, 0, 0x70, 1, 0, 0, 0}, make([]byte, 100)...),
 	} {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = c.Write(junk)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if n, err := io.Copy(io.Discard, c); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -286,12 +297,8 @@ func TestUnauthenticated(t *testing.T) {
 			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { reported <- u.Err }
 		})
 		f := flow(t, s, mb)
-		if err := f.Send(ctx, 1, 0, buf(t, s, "x")); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-reported; !errors.Is(err, ErrUnreachable) {
-			t.Errorf("peer %d: %v", i, err)
-		}
+		must(t, f.Send(ctx, 1, 0, buf(t, s, "x")))
+		fails(t, <-reported, ErrUnreachable, "peer %d", i)
 	}
 	talk(t, a, b, mb, 5)
 	after, _ := onlyLink(b, a)
@@ -317,58 +324,49 @@ func hasWaiters(f *Flow) bool {
 // Promise (Mailboxes): A slow receiver stops its senders at its mailbox's limit, and no other
 // goroutine or context.
 func TestSlowReceiver(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			const limit = 256 << 10
-			slow, quick := box(t, b, 1, limit), box(t, b, 2, limit)
-			ctx := soon(t)
-			stop, cancel := context.WithCancelCause(ctx)
-			enough := errors.New("enough")
-			f := flow(t, a, slow)
-			stuck := make(chan error, 1)
-			go func() {
-				for i := uint64(0); ; i++ {
-					p := buf(t, a, strings.Repeat("z", 1000))
-					if err := f.Send(stop, 1, i, p); err != nil {
-						p.Release()
-						stuck <- err
-						return
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		const limit = 256 << 10
+		slow, quick := box(t, b, 1, limit), box(t, b, 2, limit)
+		ctx := soon(t)
+		stop, cancel := context.WithCancelCause(ctx)
+		enough := errors.New("enough")
+		f := flow(t, a, slow)
+		stuck := make(chan error, 1)
+		go func() {
+			for i := uint64(0); ; i++ {
+				p := buf(t, a, strings.Repeat("z", 1000))
+				if err := f.Send(stop, 1, i, p); err != nil {
+					p.Release()
+					stuck <- err
+					return
 				}
-			}()
-			g := flow(t, a, quick)
-			for i := range uint64(2000) {
-				if err := g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))); err != nil {
-					t.Fatal(err)
-				}
-				m, err := quick.Recv(ctx)
-				if err != nil || m.Tag() != i {
-					t.Fatal(m, err)
-				}
-				m.Release()
 			}
-			eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
-			if _, stored := slow.Len(); stored > limit || stored == 0 {
-				t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
+		}()
+		g := flow(t, a, quick)
+		for i := range uint64(2000) {
+			must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
+			takeTag(t, quick, i)
+		}
+		eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
+		if _, stored := slow.Len(); stored > limit || stored == 0 {
+			t.Errorf("the slow mailbox keeps %d bytes, its limit is %d", stored, limit)
+		}
+		cancel(enough)
+		if err := <-stuck; !errors.Is(err, enough) {
+			t.Errorf("the sender got %v", err)
+		}
+		for i := uint64(0); ; i++ { // all accepted messages arrive
+			m, err := slow.TryRecv()
+			if errors.Is(err, ErrEmpty) {
+				break
 			}
-			cancel(enough)
-			if err := <-stuck; !errors.Is(err, enough) {
-				t.Errorf("the sender got %v", err)
+			if err != nil || m.Tag() != i {
+				t.Fatal(m, err)
 			}
-			for i := uint64(0); ; i++ { // all accepted messages arrive
-				m, err := slow.TryRecv()
-				if errors.Is(err, ErrEmpty) {
-					break
-				}
-				if err != nil || m.Tag() != i {
-					t.Fatal(m, err)
-				}
-				m.Release()
-			}
-		})
-	}
+			m.Release()
+		}
+	})
 }
 
 // A receive that is cancelled as its message arrives returns the message or leaves it in the
@@ -376,45 +374,40 @@ func TestSlowReceiver(t *testing.T) {
 //
 // Promise (Receiving): A receive that is cancelled as its message arrives loses nothing.
 func TestCancelledRecv(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 0)
-			f := flow(t, a, mb)
-			ctx := soon(t)
-			const n = 2000
-			go func() {
-				for i := range uint64(n) {
-					if err := f.Send(ctx, 1, i, buf(t, a, "m")); err != nil {
-						t.Error(err)
-					}
-					if i%16 == 0 {
-						time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 0)
+		f := flow(t, a, mb)
+		ctx := soon(t)
+		const n = 2000
+		go func() {
+			for i := range uint64(n) {
+				noErr(t, f.Send(ctx, 1, i, buf(t, a, "m")))
+				if i%16 == 0 {
+					time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
 				}
-			}()
-			cancelled := 0
-			for i := uint64(0); i < n; {
-				rctx, cancel := context.WithTimeout(ctx, time.Duration(i%50)*time.Microsecond)
-				m, err := mb.Recv(rctx)
-				cancel()
-				if err != nil {
-					if ctx.Err() != nil {
-						t.Fatal(i, err)
-					}
-					cancelled++
-					continue
-				}
-				if m.Tag() != i {
-					t.Fatalf("got %d, want %d: lost or out of order", m.Tag(), i)
-				}
-				m.Release()
-				i++
 			}
-			t.Logf("%d receives were cancelled", cancelled)
-		})
-	}
+		}()
+		cancelled := 0
+		for i := uint64(0); i < n; {
+			rctx, cancel := context.WithTimeout(ctx, time.Duration(i%50)*time.Microsecond)
+			m, err := mb.Recv(rctx)
+			cancel()
+			if err != nil {
+				if ctx.Err() != nil {
+					t.Fatal(i, err)
+				}
+				cancelled++
+				continue
+			}
+			if m.Tag() != i {
+				t.Fatalf("got %d, want %d: lost or out of order", m.Tag(), i)
+			}
+			m.Release()
+			i++
+		}
+		t.Logf("%d receives were cancelled", cancelled)
+	})
 }
 
 // Close at any moment returns, wakes all waiting goroutines, and leaves nothing.
@@ -422,67 +415,67 @@ func TestCancelledRecv(t *testing.T) {
 // Promise (Delivery): `Close` may be called at any moment. It returns, and blocked calls return.
 // See also TestCloseWhileDialling.
 func TestCloseDuringEverything(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			for round := range 30 {
-				w := newWorld()
-				a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-				ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
-				ctx := soon(t)
-				var wg sync.WaitGroup
-				for range 3 {
-					for _, s := range []struct {
-						d    *Dispatcher
-						mine *Mailbox
-						to   resource.GID
-					}{{a, ma, b.self}, {b, mb, a.self}} {
-						wg.Go(func() {
-							for {
-								f, err := s.d.Flow(s.to, 1)
-								if err != nil {
-									return
-								}
-								p, err := s.d.cfg.Pool.Get(500)
-								if err != nil {
-									return
-								}
-								if err := f.Send(ctx, 1, 1, p); err != nil {
-									p.Release()
-									if errors.Is(err, ErrClosed) || s.d.isClosing() {
-										return
-									}
-									if ctx.Err() != nil {
-										t.Errorf("stuck: %v", err)
-										return
-									}
-								}
-							}
-						})
-						wg.Go(func() {
-							for {
-								m, err := s.mine.Recv(ctx)
-								if err != nil {
-									if !errors.Is(err, ErrClosed) {
-										t.Errorf("recv: %v", err)
-									}
-									return
-								}
-								m.Release()
-							}
-						})
+	over(t, transports(), func(t *testing.T, _ *world, tr subsys.Transport) {
+		for round := range 30 {
+			w := newWorld()
+			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+			closeAmid(t, a, b, 3, []Lane{""}, time.Duration(round*100)*time.Microsecond, nil)
+		}
+	})
+}
+
+// closeAmid closes two contexts after a while. Until then goroutines of each context send to the
+// other one over the lanes in turn, others receive, and one calls meanwhile again and again.
+func closeAmid(t *testing.T, a, b *Dispatcher, senders int, lanes []Lane, after time.Duration, meanwhile func(*Dispatcher)) {
+	t.Helper()
+	ctx := soon(t)
+	var wg sync.WaitGroup
+	for _, s := range []struct {
+		d, to *Dispatcher
+		mine  *Mailbox
+	}{{a, b, box(t, a, 1, 0)}, {b, a, box(t, b, 1, 64<<10)}} {
+		for range senders {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					f, err := s.d.FlowOver(s.to.self, 1, lanes[n%len(lanes)])
+					if err != nil {
+						return
+					}
+					if err := f.try(ctx, uint64(n), n%4*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
+						return
+					} else if ctx.Err() != nil {
+						t.Errorf("stuck: %v", err)
+						return
 					}
 				}
-				time.Sleep(time.Duration(round*100) * time.Microsecond) // the moment of Close varies
-				cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-				var both sync.WaitGroup
-				both.Go(func() { _ = a.Close(cctx) })
-				both.Go(func() { _ = b.Close(cctx) })
-				both.Wait()
-				cancel()
-				wg.Wait()
-			}
-		})
+			})
+			wg.Go(func() {
+				for {
+					m, err := s.mine.Recv(ctx)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("recv: %v", err)
+						}
+						return
+					}
+					m.Release()
+				}
+			})
+		}
+		if meanwhile != nil {
+			wg.Go(func() {
+				for !s.d.isClosing() {
+					meanwhile(s.d)
+				}
+			})
+		}
 	}
+	time.Sleep(after) // the moment of Close varies
+	cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	wg.Go(func() { _ = a.Close(cctx) })
+	wg.Go(func() { _ = b.Close(cctx) })
+	wg.Wait()
 }
 
 func (d *Dispatcher) isClosing() bool {
@@ -491,99 +484,48 @@ func (d *Dispatcher) isClosing() bool {
 	return d.closing
 }
 
-// A context that disappears without a goodbye is gone once the directory says so, and its senders
-// are told.
-func TestPeerGone(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 100)
-			a := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			b := w.node(t, 2, tr, givesUp)
-			mb := box(t, b, 1, 0)
-			ctx := soon(t)
-			f := flow(t, a, mb)
-			if err := f.Send(ctx, 1, 0, buf(t, a, "x")); err != nil {
-				t.Fatal(err)
-			}
-			m, err := mb.Recv(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.Release()
-			w.mu.Lock()
-			w.gone[b.self] = true
-			w.mu.Unlock()
-			for _, p := range b.ports { // as a crash would
-				p.Close()
-			}
-			for i := 0; ; i++ {
-				p := buf(t, a, fmt.Sprint(i))
-				if err := f.Send(ctx, 1, 1, p); err != nil {
-					p.Release()
-					if !errors.Is(err, ErrGone) {
-						t.Fatal(err)
-					}
-					break
-				}
-				select {
-				case u := <-reported:
-					if !errors.Is(u.Err, ErrGone) {
-						t.Fatal(u.Err)
-					}
-				case <-ctx.Done():
-					t.Fatal("no message was reported")
-				}
-			}
-		})
-	}
-}
-
 // Messages are neither lost, doubled nor reordered with more paced links than slots, with senders
 // that give up, and with connections over both transports that are cut in turn.
 func TestManyStreams(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			// Two dozen handshakes at once take long on a busy machine.
-			a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-			defer cancel()
-			var wg sync.WaitGroup
-			const peers, each = 24, 3000
-			for i := range uint64(peers) {
-				b := w.node(t, 1+i, tr)
-				mb := box(t, b, 1, 2*FirstCredit)
-				f := flow(t, a, mb)
-				wg.Go(func() {
-					for n := uint64(0); n < each; {
-						sctx, cancel := ctx, context.CancelFunc(func() {})
-						if n%7 == 0 {
-							sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
-						}
-						err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
-						cancel()
-						switch {
-						case err == nil:
-							n++
-						case ctx.Err() != nil:
-							t.Errorf("send %d to %d: %v", n, i, err)
-							return
-						}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		// Two dozen handshakes at once take long on a busy machine.
+		a := w.node(t, 1000, tr, func(c *Config) { c.GiveUp = time.Minute })
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		var wg sync.WaitGroup
+		const peers, each = 24, 3000
+		for i := range uint64(peers) {
+			b := w.node(t, 1+i, tr)
+			mb := box(t, b, 1, 2*FirstCredit)
+			f := flow(t, a, mb)
+			wg.Go(func() {
+				for n := uint64(0); n < each; {
+					sctx, cancel := ctx, context.CancelFunc(func() {})
+					if n%7 == 0 {
+						sctx, cancel = context.WithTimeout(ctx, 50*time.Microsecond)
 					}
-				})
-				wg.Go(func() {
-					for n := range uint64(each) {
-						m, err := mb.Recv(ctx)
-						if err != nil || m.Tag() != n || m.Len() != int(n%300) {
-							t.Errorf("recv %d of %d: %v %v", n, i, m, err)
-							return
-						}
-						m.Release()
+					err := f.SendBytes(sctx, 1, n, make([]byte, n%300))
+					cancel()
+					switch {
+					case err == nil:
+						n++
+					case ctx.Err() != nil:
+						t.Errorf("send %d to %d: %v", n, i, err)
+						return
 					}
-				})
-			}
-			wg.Wait()
-		})
-	}
+				}
+			})
+			wg.Go(func() {
+				for n := range uint64(each) {
+					m, err := mb.Recv(ctx)
+					if err != nil || m.Tag() != n || m.Len() != int(n%300) {
+						t.Errorf("recv %d of %d: %v %v", n, i, m, err)
+						return
+					}
+					m.Release()
+				}
+			})
+		}
+		wg.Wait()
+	})
 }

@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,52 +28,11 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A barred transport is another transport that can be made to fail: while err is set, all its dials
-// fail.
-type barred struct {
-	subsys.Transport
-	err   atomic.Pointer[error]
-	dials atomic.Int32
-}
-
-func (b *barred) bar(err error) {
-	if err == nil {
-		b.err.Store(nil)
-	} else {
-		b.err.Store(&err)
-	}
-}
-
-func (b *barred) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := b.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &barredPort{p, b}, nil
-}
-
-type barredPort struct {
-	subsys.Port
-	b *barred
-}
-
-func (p *barredPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
-	p.b.dials.Add(1)
-	if err := p.b.err.Load(); err != nil {
-		return nil, *err
-	}
-	return p.Port.Dial(ctx, addr, s)
-}
-
 // listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
-	if err := d.Listen(tr, ""); err != nil {
-		t.Fatal(err)
-	}
-	w.mu.Lock()
-	w.at[d.self] = d.Addrs()
-	w.mu.Unlock()
+	must(t, d.Listen(tr, ""))
+	w.setAddrs(d.self, d.Addrs()...)
 }
 
 // prefer puts the ports of d in another order.
@@ -102,18 +60,20 @@ func onlyLink(d, peer *Dispatcher) (l *link, transport string) {
 	return l, transport
 }
 
+// breakLink makes d drop its connection with peer because of err.
+func breakLink(d, peer *Dispatcher, err error) {
+	l, _ := onlyLink(d, peer)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropFailedLocked(l.conn, err)
+}
+
 // talk sends one message from one context to another and waits for it.
 func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	t.Helper()
 	ctx := soon(t)
-	if err := flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := mb.Recv(ctx)
-	if err != nil || m.Tag() != tag {
-		t.Fatal(m, err)
-	}
-	m.Release()
+	must(t, flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")))
+	takeTag(t, mb, tag)
 }
 
 // A link that came up over TCP, because shared memory did not work, moves to shared memory when
@@ -127,8 +87,8 @@ func TestBetterRouteLater(t *testing.T) {
 	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	b := w.node(t, 2, tcp.New())
 	c := w.node(t, 3, tcp.New())
-	memory := &barred{Transport: shm.New()}
-	memory.bar(errors.New("no memory today"))
+	memory := &hooked{Transport: shm.New()}
+	memory.fail(errors.New("no memory today"))
 	w.listenToo(t, a, memory)
 	prefer(a, "shm", "tcp")
 	for _, d := range []*Dispatcher{b, c} {
@@ -141,7 +101,7 @@ func TestBetterRouteLater(t *testing.T) {
 	if _, transport := onlyLink(a, b); transport != "tcp" {
 		t.Fatalf("over %s", transport)
 	}
-	memory.bar(nil)
+	memory.fail(nil)
 	tag := uint64(1)
 	eventually.True(t, "it is moved to shm", func() bool {
 		tag++
@@ -182,8 +142,8 @@ func (l *logged) String() string {
 func TestIdleLinksTryNothing(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
-	memory := &barred{Transport: shm.New()}
-	memory.bar(errors.New("not yet"))
+	memory := &hooked{Transport: shm.New()}
+	memory.fail(errors.New("not yet"))
 	w.listenToo(t, a, memory)
 	prefer(a, "shm", "tcp")
 	w.listenToo(t, b, shm.New())
@@ -191,17 +151,13 @@ func TestIdleLinksTryNothing(t *testing.T) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	l, _ := onlyLink(a, b)
-	eventually.True(t, "it is idle", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.life.State() == life.Idle // then no searcher runs
-	})
+	eventually.True(t, "it is idle", locked(&l.mu, func() bool { return l.life.State() == life.Idle })) // then no searcher runs
 	l.mu.Lock()
 	if l.retry.Stop() {
 		t.Error("an idle link is about to try a better route")
 	}
 	l.mu.Unlock()
-	memory.bar(nil)
+	memory.fail(nil)
 	eventually.True(t, "it is moved when it is used", func() bool {
 		talk(t, a, b, mb, 1)
 		_, transport := onlyLink(a, b)
@@ -303,9 +259,9 @@ func (s brokenSink) Frames(c subsys.Conn, fs []subsys.Frame) error {
 
 var moves = flag.Int("moves", 60, "how often TestMoves moves a link")
 
-// A link moves to and fro between transports, and connections are cut, while both ends send as fast
-// as they can. Nothing is lost, doubled, changed or reordered: neither small messages, nor large
-// ones, nor payloads in the sender's memory.
+// A link moves to and fro between transports, and connections of all lanes are cut, while both ends
+// send as fast as they can. Nothing is lost, doubled, changed or reordered: neither small messages,
+// nor large ones, nor payloads in the sender's memory.
 //
 // Promise (Transports): A link that moves between transports loses, doubles and reorders nothing.
 // See also TestSessionModel.
@@ -322,9 +278,10 @@ func TestMoves(t *testing.T) {
 		w.listenToo(t, d, shm.New())
 		w.listenToo(t, d, tcp.New())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
-	const flows = 3
+	const flows = 5
+	lanes := [flows]Lane{"", "", "", "shm", "tcp,shm"}
 	sizes := []int{0, 1, 64, 1000, session.Inline, session.Inline + 1, 5000, 20_000, 70_000, session.PieceLen, session.PieceLen + 1, 3*session.PieceLen - 1}
 	var stop atomic.Bool
 	var wg, senders sync.WaitGroup
@@ -340,7 +297,10 @@ func TestMoves(t *testing.T) {
 		for i := range flows {
 			mb := box(t, d[1-from], uint32(10+i), 1<<20)
 			senders.Go(func() {
-				f := flow(t, d[from], mb)
+				f := flowOver(t, d[from], mb, lanes[i])
+				if got, isKnown := d[from].LaneTo(d[1-from].self, mb.serial); !isKnown || got != lanes[i] {
+					t.Errorf("the lane is said to be %q, not %q", got, lanes[i])
+				}
 				for n := uint64(0); !stop.Load(); n++ {
 					b, err := d[from].Buffer(size(i, n))
 					if err == nil {
@@ -409,26 +369,25 @@ func TestMoves(t *testing.T) {
 		if t.Failed() {
 			break
 		}
-		for k := range d { // a route does not count as bad because its connection was cut
-			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
-				l.mu.Lock()
-				l.backoffs = nil
-				l.mu.Unlock()
-			}
+		for _, d := range d { // a route does not count as bad because its connection was cut
+			d.eachLink(func(l *link) { l.mu.Lock(); l.backoffs = nil; l.mu.Unlock() })
 		}
 		switch rand.IntN(4) {
 		case 0: // a connection breaks, as one end sees it
-			k := rand.IntN(2)
-			if l, _ := onlyLink(d[k], d[1-k]); l != nil {
+			var all []*link
+			d[rand.IntN(2)].eachLink(func(l *link) { all = append(all, l) })
+			if len(all) == 0 {
+				continue
+			}
+			l := all[rand.IntN(len(all))]
+			l.mu.Lock()
+			c := l.conn
+			l.mu.Unlock()
+			if c != nil {
+				c.Close()
 				l.mu.Lock()
-				c := l.conn
+				l.dropFailedLocked(c, errors.New("cut by the test"))
 				l.mu.Unlock()
-				if c != nil {
-					c.Close()
-					l.mu.Lock()
-					l.dropFailedLocked(c, errors.New("cut by the test"))
-					l.mu.Unlock()
-				}
 			}
 		default: // another route is the best one now, and one end or both notice
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -470,9 +429,7 @@ func TestMoves(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
-	if err := flushAndClose(ctx, d[0], d[1]); err != nil {
-		t.Error(err)
-	}
+	noErr(t, flushAndClose(ctx, d[0], d[1]))
 	wg.Wait()
 	if n := lost.Load(); n > 0 {
 		t.Errorf("%d reported undelivered", n)
@@ -486,60 +443,14 @@ func TestMoves(t *testing.T) {
 func TestCloseWhileMoving(t *testing.T) {
 	for round := range 40 {
 		a, b := both(t)
-		lanes := []Lane{"", "tcp,shm", "shm"}
-		ma, mb := box(t, a, 1, 0), box(t, b, 1, 64<<10)
-		ctx := soon(t)
-		var wg sync.WaitGroup
-		for _, s := range []struct {
-			d    *Dispatcher
-			mine *Mailbox
-			to   *Dispatcher
-		}{{a, ma, b}, {b, mb, a}} {
-			wg.Go(func() {
-				for n := uint64(0); ; n++ {
-					f, err := s.d.FlowOver(s.to.self, 1, lanes[n%3])
-					if err != nil {
-						return
-					}
-					if err := f.try(ctx, n%3, int(n%4)*700); err != nil && (errors.Is(err, ErrClosed) || s.d.isClosing()) {
-						return
-					} else if ctx.Err() != nil {
-						t.Errorf("stuck: %v", err)
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				for {
-					m, err := s.mine.Recv(ctx)
-					if err != nil {
-						if !errors.Is(err, ErrClosed) {
-							t.Errorf("recv: %v", err)
-						}
-						return
-					}
-					m.Release()
-				}
-			})
-			wg.Go(func() {
-				all := []string{"inproc", "shm", "tcp"}
-				for !s.d.isClosing() {
-					rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-					prefer(a, all...)
-					prefer(b, all...)
-					s.d.Reconsider()
-					time.Sleep(100 * time.Microsecond) // messages travel between two changes
-				}
-			})
-		}
-		time.Sleep(time.Duration(round*150) * time.Microsecond) // the moment of Close varies
-		cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		var both sync.WaitGroup
-		both.Go(func() { _ = a.Close(cctx) })
-		both.Go(func() { _ = b.Close(cctx) })
-		both.Wait()
-		cancel()
-		wg.Wait()
+		closeAmid(t, a, b, 1, []Lane{"", "tcp,shm", "shm"}, time.Duration(round*150)*time.Microsecond, func(d *Dispatcher) {
+			all := []string{"inproc", "shm", "tcp"}
+			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			prefer(a, all...)
+			prefer(b, all...)
+			d.Reconsider()
+			time.Sleep(100 * time.Microsecond) // messages travel between two changes
+		})
 	}
 }
 
@@ -582,9 +493,7 @@ func TestLinkWithinProcess(t *testing.T) {
 	w.listenToo(t, b, tcp.New())
 	exchange(t, a, box(t, b, 1, 0), 1, 10)
 	l, err := a.link(b.self)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !l.isBest(l.routes(), b.Addrs(), nil) {
 		t.Errorf("of %v the link looks for a better route than %+v", b.Addrs(), l.route())
 	}
@@ -629,9 +538,7 @@ func TestRefusalNamesAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New(), c.change)
-			if err := flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")))
 			var why string
 			eventually.True(t, "the link is refused", func() bool {
 				if all := a.Routes(); len(all) == 1 {
@@ -658,89 +565,11 @@ func TestNoFallbackToMemory(t *testing.T) {
 	b := w.node(t, 2, tcp.New(), refusing("tcp"))
 	w.listenToo(t, a, near)
 	w.listenToo(t, b, near)
-	if err := flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")))
 	if u := <-reported; !errors.Is(u.Err, ErrUnreachable) {
 		t.Error(u.Err)
 	}
 	if s := a.Stats(); s.Sent["inproc"] != 0 {
 		t.Errorf("sent %v", s.Sent)
-	}
-}
-
-// A link changes between a stream and a transport within the process all the time.
-func TestBothTransports(t *testing.T) {
-	w := newWorld()
-	in := inproc.NewNetwork().Transport()
-	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())
-	for _, d := range []*Dispatcher{a, b} {
-		if err := d.Listen(in, ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	both := [2][]string{a.Addrs(), b.Addrs()}
-	ctx := soon(t)
-	ma, mb := box(t, a, 1, 4*FirstCredit), box(t, b, 1, 4*FirstCredit)
-	const each = 40_000
-	var wg sync.WaitGroup
-	done := make(chan struct{})
-	talk := func(from, to *Mailbox) {
-		f := flow(t, from.d, to)
-		wg.Go(func() {
-			for n := range uint64(each) {
-				p := make([]byte, 8+n*37%5000)
-				binary.LittleEndian.PutUint64(p[len(p)-8:], n)
-				if err := f.SendBytes(ctx, 1, n, p); err != nil {
-					t.Errorf("send %d: %v", n, err)
-					return
-				}
-			}
-		})
-		wg.Go(func() {
-			var kept []*Message
-			look := func(n uint64) {
-				for _, m := range kept {
-					if p := m.Bytes(); len(p) != int(8+m.Tag()*37%5000) || binary.LittleEndian.Uint64(p[len(p)-8:]) != m.Tag() {
-						t.Errorf("message %d has changed", m.Tag())
-					}
-					m.Release()
-				}
-				kept = nil
-			}
-			for n := range uint64(each) {
-				m, err := to.Recv(ctx)
-				if err != nil || m.Tag() != n {
-					t.Errorf("recv %d: %v %v", n, m, err)
-					return
-				}
-				if kept = append(kept, m); len(kept) == 20 {
-					look(n)
-				}
-			}
-			look(each)
-		})
-	}
-	talk(ma, mb)
-	talk(mb, ma)
-	go func() { wg.Wait(); close(done) }()
-	for i := 0; ; i++ {
-		select {
-		case <-done:
-			return
-		case <-time.After(5 * time.Millisecond):
-		}
-		w.mu.Lock()
-		w.at[a.self], w.at[b.self] = both[0][i%2:i%2+1], both[1][i%2:i%2+1]
-		w.mu.Unlock()
-		l := flow(t, a, mb).l
-		if i%4 < 2 {
-			l = flow(t, b, ma).l
-		}
-		l.mu.Lock()
-		if c := l.conn; c != nil {
-			l.dropFailedLocked(c, errors.New("test"))
-		}
-		l.mu.Unlock()
 	}
 }

@@ -61,9 +61,7 @@ func TestSelectConflicts(t *testing.T) {
 		"everything":     {Tags(0, math.MaxUint64), TagMask(0, 0), All(), Select{}},
 		"alternatives":   {Any(Tag(1), From(a)), Any(Tag(2), From(b))},
 	} {
-		if _, err := m.TryRecv(sel...); !errors.Is(err, ErrEmpty) {
-			t.Errorf("%s: %v", name, err)
-		}
+		fails(t, errOf(m.TryRecv(sel...)), ErrEmpty, name)
 	}
 }
 
@@ -84,9 +82,7 @@ func TestSelectAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		for _, sel := range [][]Select{{}, {From(a)}, {Tag(1)}, {From(a), Tag(1)}, {Tags(1, 3)}, {TagMask(3, 1), From(a)}} {
 			f, err := merge(sel, new(Select))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sum += f.first
 		}
 	}); n > 0 {
@@ -189,25 +185,4 @@ func TestSelectModel(t *testing.T) {
 			t.Fatal("a selector does not equal itself")
 		}
 	})
-}
-
-// atLeast returns the number that a search finds: the least one with given bits.
-func TestAtLeast(t *testing.T) {
-	for mask := range uint64(16) {
-		for value := range uint64(16) {
-			if value&^mask != 0 {
-				continue
-			}
-			for n := range uint64(16) {
-				got, ok := atLeast(n, mask|^uint64(15), value)
-				want := n
-				for want < 16 && want&mask != value {
-					want++
-				}
-				if ok != (want < 16) || ok && got != want {
-					t.Errorf("atLeast(%d, %b, %b) = %d, %v; want %d", n, mask, value, got, ok, want)
-				}
-			}
-		}
-	}
 }

@@ -38,6 +38,9 @@ func (n *simulated) transport() subsys.Transport {
 	return p.Transport()
 }
 
+// nowhere returns an address at which no process listens.
+func (n *simulated) nowhere() string { return "sim://" + n.AddHost("").IP().String() + ":1" }
+
 // cutAll lets nothing pass between machines until Heal. Connections do not end.
 func (n *simulated) cutAll() {
 	for _, a := range n.processes {
@@ -113,18 +116,14 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 	f := flow(t, a, small)
 	for range 2 {
-		if err := f.try(soon(t), 0, FirstCredit/3); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.try(soon(t), 0, FirstCredit/3))
 	}
 	talk(t, a, b, mb, 1)
 	waiting := make(chan error, 1)
 	go func() { waiting <- f.try(soon(t), 1, FirstCredit) }()
 	needed(t, small)
 	eventually.True(t, "all is acknowledged", f.idle)
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	n.cutAll()
 	eventually.Returns(t, "a sender that waits for credit", func() {
 		if err := <-waiting; !errors.Is(err, ErrGone) {
@@ -133,19 +132,13 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	})
 	eventually.True(t, "the link that has ended is forgotten", func() bool { return a.Stats().Links == 0 })
 
-	w.mu.Lock()
-	delete(w.gone, b.self)
-	w.mu.Unlock()
+	w.setGone(b.self, false)
 	n.Heal()
 	talk(t, a, b, mb, 2)
 	eventually.True(t, "the message is acknowledged", flow(t, a, mb).idle)
-	w.mu.Lock()
-	w.gone[b.self] = true
-	w.mu.Unlock()
+	w.setGone(b.self, true)
 	n.cutAll()
-	if err := flow(t, a, mb).try(soon(t), 3, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 3, 10))
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("reported %+v", u)
@@ -164,9 +157,7 @@ func stoppedProcessIsNotSilent(t *testing.T, n *simulated) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	n.processes[1].Stop()
-	if err := flow(t, a, mb).try(soon(t), 2, 10); err != nil {
-		t.Fatal(err)
-	}
+	must(t, flow(t, a, mb).try(soon(t), 2, 10))
 	l, _ := onlyLink(a, b)
 	probed := func() time.Time {
 		l.mu.Lock()
@@ -209,9 +200,7 @@ func idleLinkIsNotWatched(t *testing.T, n *simulated) {
 	l, _ := onlyLink(a, b)
 	f := flow(t, a, mb)
 	n.processes[6].Stop() // b acknowledges nothing
-	if err := f.try(soon(t), 2, 10); err != nil {
-		t.Error(err)
-	}
+	noErr(t, f.try(soon(t), 2, 10))
 	a.watched.mu.Lock()
 	if got := a.watched.links; len(got) != 1 || got[0] != l {
 		t.Errorf("after a message, %d links are watched", len(got))

@@ -25,6 +25,7 @@ func TestStatsOnlyGrow(t *testing.T) {
 		defer close(ended)
 		for _, l := range all {
 			d.unlink(l)
+			d.unlink(l) // a link may be unlinked twice
 		}
 	}()
 	for hasEnded := false; !hasEnded; {

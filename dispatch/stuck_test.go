@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // behind makes a context send messages of size bytes with tag 1, until it has sent n or waits for
@@ -34,61 +35,49 @@ func behind(t *testing.T, from *Dispatcher, mb *Mailbox, n, size int) chan error
 // `ErrStuck` and loses nothing. See also TestLimitWhileReceiverWaits.
 func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 17
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, limit)
-			sent := behind(t, a, mb, n, size)
-			eventually.True(t, "a sender that waits", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
-			if _, stored := mb.Len(); stored > limit+FirstCredit {
-				t.Errorf("without a receiver %d bytes are stored", stored)
-			}
-			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
-			if _, stored := mb.Len(); stored > 2*limit+FirstCredit {
-				t.Errorf("%d bytes are stored", stored)
-			}
-			for range n {
-				take(t, mb, Tag(1))
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, limit)
+		sent := behind(t, a, mb, n, size)
+		eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.creditQueue) == 1 }))
+		if _, stored := mb.Len(); stored > limit+FirstCredit {
+			t.Errorf("without a receiver %d bytes are stored", stored)
+		}
+		take(t, mb, Tag(2))
+		noErr(t, <-sent)
+		if _, stored := mb.Len(); stored > 2*limit+FirstCredit {
+			t.Errorf("%d bytes are stored", stored)
+		}
+		for range n {
+			take(t, mb, Tag(1))
+		}
+	})
 }
 
 // A receive that waits behind more than twice as many messages as its mailbox may hold fails with
 // ErrStuck. It has lost nothing: it succeeds when the others have been received.
 func TestStuckReceive(t *testing.T) {
 	const limit, size, n = 1 << 20, 100_000, 40
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
-			idle := w.node(t, 3, tr)
-			box(t, a, 1, 0)
-			box(t, idle, 1, 0)
-			mb := box(t, b, 1, limit)
-			talk(t, idle, b, mb, 7) // the context has credit, and sends nothing
-			sent := behind(t, a, mb, n, size)
-			for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
-				if _, err := mb.Recv(soon(t), sel); !errors.Is(err, ErrStuck) {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-			if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
-				t.Errorf("%d bytes are stored", stored)
-			}
-			for range n {
-				take(t, mb, Tag(1))
-			}
-			take(t, mb, Tag(2))
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr, func(c *Config) { c.GiveUp = 100 * time.Millisecond })
+		idle := w.node(t, 3, tr)
+		box(t, a, 1, 0)
+		box(t, idle, 1, 0)
+		mb := box(t, b, 1, limit)
+		talk(t, idle, b, mb, 7) // the context has credit, and sends nothing
+		sent := behind(t, a, mb, n, size)
+		for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
+			fails(t, errOf(mb.Recv(soon(t), sel)), ErrStuck, what)
+		}
+		if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
+			t.Errorf("%d bytes are stored", stored)
+		}
+		for range n {
+			take(t, mb, Tag(1))
+		}
+		take(t, mb, Tag(2))
+		noErr(t, <-sent)
+	})
 }
 
 // A receive does not fail while another goroutine receives messages, however slowly, nor if it
@@ -138,17 +127,11 @@ func TestNotStuck(t *testing.T) {
 	}
 	mb.checkStuck()
 	mb.checkStuck()
-	if err := flow(t, idle, mb).try(soon(t), 3, 10); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-results; err != nil {
-		t.Errorf("a receive from a context that has room: %v", err)
-	}
+	must(t, flow(t, idle, mb).try(soon(t), 3, 10))
+	noErr(t, <-results, "a receive from a context that has room")
 	for range n - 10 {
 		take(t, mb, Tag(1))
 	}
 	take(t, mb, Tag(2))
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
+	noErr(t, <-sent)
 }

@@ -6,11 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,81 +16,14 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// A hole is a relay that passes bytes on until it swallows them, as a network that is cut does: the
-// connections stay.
-type hole struct {
-	ln       net.Listener
-	to       string
-	swallows atomic.Bool
-	mu       sync.Mutex
-	conns    []net.Conn
-	running  sync.WaitGroup
-}
-
-func newHole(t *testing.T, to string) *hole {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &hole{ln: ln}
-	_, h.to, _ = strings.Cut(to, "://")
-	h.running.Go(func() {
-		for {
-			a, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			b, err := net.Dial("tcp", h.to)
-			if err != nil {
-				a.Close()
-				continue
-			}
-			h.mu.Lock()
-			h.conns = append(h.conns, a, b)
-			h.mu.Unlock()
-			h.running.Go(func() { h.pass(a, b) })
-			h.running.Go(func() { h.pass(b, a) })
-		}
-	})
-	t.Cleanup(func() { ln.Close(); h.end(); h.running.Wait() })
-	return h
-}
-
-func (h *hole) pass(to, from net.Conn) {
-	_, _ = io.Copy(writer(func(p []byte) (int, error) {
-		if h.swallows.Load() {
-			return len(p), nil
-		}
-		return to.Write(p)
-	}), from)
-	if !h.swallows.Load() {
-		to.Close()
-	}
-}
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(p []byte) (int, error) { return w(p) }
-
-// end ends the connections.
-func (h *hole) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.conns {
-		c.Close()
-	}
-	h.conns = nil
-}
-
 // A cut is two contexts whose connection is cut while both are idle. One has given up the session,
 // and the other knows nothing of it.
 type cut struct {
 	w        *world
 	away, me *Dispatcher // away has given up
-	h        *hole
-	its      *Mailbox // of away
-	mine     *Mailbox // of me
+	h        *relay      // between them
+	its      *Mailbox    // of away
+	mine     *Mailbox    // of me
 }
 
 // newCut makes a cut. The mailbox of away has the given serial.
@@ -102,15 +31,11 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	t.Helper()
 	c := &cut{w: newWorld()}
 	c.away, c.me = c.w.node(t, 1, tcp.New(), append(change, unreported(t))...), c.w.node(t, 2, tcp.New(), unreported(t))
-	c.h = newHole(t, c.away.Addrs()[0])
-	c.w.mu.Lock()
-	c.w.at[c.away.self] = []string{"tcp://" + c.h.ln.Addr().String()}
-	c.w.mu.Unlock()
+	c.h = newRelay(t, c.away.Addrs()[0], 1<<62, 0)
+	c.w.setAddrs(c.away.self, "tcp://"+c.h.ln.Addr().String())
 	if serial&Bounded != 0 {
 		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.its = m
 	} else {
 		c.its = box(t, c.away, serial, 0)
@@ -136,9 +61,7 @@ func (c *cut) part(t *testing.T, err error) {
 
 // heal ends the cut: the kernel tells me that the connection is gone.
 func (c *cut) heal() {
-	c.w.mu.Lock()
-	c.w.at[c.away.self] = c.away.Addrs()
-	c.w.mu.Unlock()
+	c.w.setAddrs(c.away.self, c.away.Addrs()...)
 	c.h.end()
 }
 
@@ -179,30 +102,18 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 					}
 					stop, err := c.mine.Monitor(soon(t), monitored(c.its), 99)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					defer stop()
 					eventually.True(t, "idle again", f.idle)
 					c.part(t, ErrUnreachable)
 					for i, n := range sizes {
-						if err := f.try(soon(t), uint64(i), n); err != nil {
-							t.Fatal(err)
-						}
+						must(t, f.try(soon(t), uint64(i), n))
 					}
 					if first != "the idle context dials" {
 						b, err := c.away.Flow(c.me.self, c.mine.serial)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if err := b.try(soon(t), 5, 1); err != nil {
-							t.Fatal(err)
-						}
-						m, err := c.mine.Recv(soon(t), Tag(5))
-						if err != nil {
-							t.Fatal(err)
-						}
-						m.Release()
+						must(t, err)
+						must(t, b.try(soon(t), 5, 1))
+						take(t, c.mine, Tag(5))
 					}
 					c.heal()
 					for i, n := range sizes {
@@ -212,9 +123,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 						m.Release()
 					}
-					if err := c.me.Flush(soon(t)); err != nil {
-						t.Error("flush:", err)
-					}
+					noErr(t, c.me.Flush(soon(t)), "flush")
 					isEmpty(t, c.its)
 					isEmpty(t, c.mine)
 					c.its.Close()
@@ -228,14 +137,8 @@ func TestGivenUpWhileIdle(t *testing.T) {
 // talkSize sends a message of n bytes and receives it.
 func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 	t.Helper()
-	if err := flow(t, from, to).try(soon(t), 0, n); err != nil {
-		t.Fatal(err)
-	}
-	m, err := to.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Release()
+	must(t, flow(t, from, to).try(soon(t), 0, n))
+	take(t, to)
 }
 
 // The first call to a resource that is back succeeds, though the other side has given up the
@@ -251,32 +154,22 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			c := newCut(t, 7)
 			f := flow(t, c.me, c.its)
 			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m, err := c.its.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer m.Release()
 			eventually.True(t, "the request is acknowledged", f.idle)
 			c.part(t, why)
 			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.isWritten(t)
 			c.heal()
-			if _, err := lost.Wait(soon(t)); !errors.Is(err, ErrUnreachable) {
-				t.Errorf("the call whose reply is lost: %v", err)
-			}
+			fails(t, errOf(lost.Wait(soon(t))), ErrUnreachable, "the call whose reply is lost")
 			q, err := c.its.Recv(soon(t), Tag(2))
 			if err != nil || q.Len() != size {
 				t.Fatal(q, err)
 			}
-			if err := c.its.ReplyBytes(soon(t), q, []byte("yes")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.its.ReplyBytes(soon(t), q, []byte("yes")))
 			q.Release()
 			got, err := p.Wait(soon(t))
 			if err != nil || string(got.Bytes()) != "yes" {
@@ -284,13 +177,9 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			}
 			got.Release()
 			p, err = c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 3, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			c.its.Close() // the calls over the successor end with the target
-			if _, err := p.Wait(soon(t)); !errors.Is(err, ErrGone) {
-				t.Errorf("the target has ended: %v", err)
-			}
+			fails(t, errOf(p.Wait(soon(t))), ErrGone, "the target has ended")
 		})
 	}
 }
@@ -300,13 +189,9 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 func TestGivenUpByTimer(t *testing.T) {
 	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
 	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	nowhere.Close()
-	c.w.mu.Lock()
-	c.w.at[c.me.self] = []string{"tcp://" + nowhere.Addr().String()}
-	c.w.mu.Unlock()
+	c.w.setAddrs(c.me.self, "tcp://"+nowhere.Addr().String())
 	c.h.swallows.Store(true)
 	c.away.eachLink(func(l *link) {
 		l.mu.Lock()
@@ -315,24 +200,14 @@ func TestGivenUpByTimer(t *testing.T) {
 	})
 	eventually.True(t, "the session is given up", func() bool { return c.away.formerOf(linkKey{peer: c.me.self}) != wire.Past{} })
 	p, err := c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.isWritten(t)
 	c.heal()
 	m, err := c.its.Recv(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.its.ReplyBytes(soon(t), m, []byte("yes")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
 	m.Release()
-	got, err := p.Wait(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got.Release()
+	awaitReply(t, p)
 }
 
 // Only what may have been delivered is reported: the peer received the first messages, and its
@@ -340,14 +215,10 @@ func TestGivenUpByTimer(t *testing.T) {
 func TestGivenUpReports(t *testing.T) {
 	for _, isKnown := range []bool{true, false} {
 		t.Run(fmt.Sprint(isKnown), func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			its := box(t, a, 7, 0)
-			talk(t, b, a, its, 1)
-			f := flow(t, b, its)
-			eventually.True(t, "the link is idle", f.idle)
-			l := f.l
+			h := newHeirWorld(t)
+			b, reported, its := h.b, h.reports, box(t, h.a, 7, 0)
+			l := h.flow(t, its).l
+			h.leads(h.a.Addrs()...)
 			l.mu.Lock()
 			l.awaitPenLocked()
 			for i := range 4 { // as if two of them had been written, and the first had arrived
@@ -373,11 +244,7 @@ func TestGivenUpReports(t *testing.T) {
 				}
 			}
 			for i := lost; i < 4; i++ {
-				m, err := its.Recv(soon(t))
-				if err != nil || m.Tag() != uint64(i) {
-					t.Fatalf("message %d: %v", i, err)
-				}
-				m.Release()
+				takeTag(t, its, uint64(i))
 			}
 			var fe *FlushError
 			if err := b.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != lost || fe.Waiting != 0 {
@@ -395,19 +262,13 @@ func TestGivenUpReports(t *testing.T) {
 func TestHeldMessages(t *testing.T) {
 	for _, end := range []string{"gone", "given up", "closed"} {
 		t.Run(end, func(t *testing.T) {
-			w := newWorld()
-			reported := make(chan Undelivered, 10)
-			a, b := w.node(t, 1, tcp.New(), unreported(t)), w.node(t, 2, tcp.New(), func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } })
-			its := box(t, a, 7, FirstCredit)
-			talk(t, b, a, its, 1)
-			f := flow(t, b, its)
-			eventually.True(t, "the link is idle", f.idle)
+			h := newHeirWorld(t)
+			a, b, reported, its := h.a, h.b, h.reports, box(t, h.a, 7, FirstCredit)
+			f := h.flow(t, its)
+			h.leads(h.a.Addrs()...)
 			l := f.l
 			l.mu.Lock()
-			for i := range 3 {
-				h := subsys.Header{Type: wire.TypeData, Dst: 7, Src: 1, Tag: uint64(i), Len: 40 << 10}
-				l.s.Push(&subsys.Frame{Header: h, Data: make([]byte, h.Len)})
-			}
+			f.push(40<<10, purpose{}, 0, 1, 2)
 			l.mu.Unlock()
 			a.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 			l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), wire.Past{})
@@ -444,6 +305,7 @@ func TestHeldMessages(t *testing.T) {
 					tags[u.Tag] = true
 				}
 			}
+			_ = a.Close(ended()) // without waiting for b
 		})
 	}
 }

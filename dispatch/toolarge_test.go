@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // returned is the lender of memory that the test owns.
@@ -24,29 +25,24 @@ func (returned) Return(bool) {}
 // Promise (Memory): A reply that comes to memory of the program does not count against
 // `WithMemory`. See also TestLandingTakenBackBeyondMemory.
 func TestLandingBeyondMemory(t *testing.T) {
-	for name, tr := range allTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20), unreported(t))
-			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
-			want := random(12 << 20)
-			dst := make([]byte, len(want))
-			go replies(t, ma)
-			for range 3 {
-				clear(dst)
-				c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
-				if err != nil {
-					t.Fatal(err)
-				}
-				msg, err := c.Wait(soon(t))
-				if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
-					t.Fatalf("not the reply: %v", err)
-				}
-				msg.Release()
+	over(t, allTransports(t), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20), unreported(t))
+		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+		want := random(12 << 20)
+		dst := make([]byte, len(want))
+		go replies(t, ma)
+		for range 3 {
+			clear(dst)
+			c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
+			must(t, err)
+			msg, err := c.Wait(soon(t))
+			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
+				t.Fatalf("not the reply: %v", err)
 			}
-			nothingPromised(t, b, mb)
-		})
-	}
+			msg.Release()
+		}
+		nothingPromised(t, b, mb)
+	})
 }
 
 // nothingPromised checks that no credit for a message beyond the budget is left in the accounts.
@@ -72,97 +68,72 @@ func nothingPromised(t *testing.T, d *Dispatcher, boxes ...*Mailbox) {
 // What the receiver's memory never holds is refused at once: a message, a message of TrySend, a
 // request, and a reply, whose call ends too. Other messages go on.
 func TestNeverHeld(t *testing.T) {
-	for name, tr := range links() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20))
-			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
-			f := flow(t, a, mb)
-			const n = 5 << 20
-			if err := f.try(soon(t), 1, n); !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a message: %v", err)
-			}
-			large := buf(t, a, string(make([]byte, n)))
-			defer large.Release()
-			eventually.True(t, "TrySend fails", func() bool {
-				err := f.TrySend(1, 2, large)
-				if err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge) {
-					t.Fatal(err)
-				}
-				return errors.Is(err, ErrTooLarge)
-			})
-			if _, err := ma.Request(soon(t), f, 3, large); !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a request: %v", err)
-			}
-			replied := make(chan error, 1)
-			go func() {
-				msg, err := ma.Recv(soon(t))
-				if err != nil {
-					replied <- err
-					return
-				}
-				replied <- ma.Reply(soon(t), msg, large)
-				msg.Release()
-			}()
-			c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
-			if err != nil {
+	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr, small(4<<20))
+		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+		f := flow(t, a, mb)
+		const n = 5 << 20
+		fails(t, f.try(soon(t), 1, n), ErrTooLarge, "a message")
+		large := buf(t, a, string(make([]byte, n)))
+		defer large.Release()
+		eventually.True(t, "TrySend fails", func() bool {
+			err := f.TrySend(1, 2, large)
+			if err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge) {
 				t.Fatal(err)
 			}
-			if _, err := c.Wait(soon(t)); !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a call whose reply is too large: %v", err)
-			}
-			if err := <-replied; !errors.Is(err, ErrTooLarge) {
-				t.Errorf("a reply: %v", err)
-			}
-			if err := f.try(soon(t), 5, 2<<20); err != nil {
-				t.Error(err)
-			}
-			take(t, mb, Tag(5))
-			nothingPromised(t, b, mb)
+			return errors.Is(err, ErrTooLarge)
 		})
-	}
+		fails(t, errOf(ma.Request(soon(t), f, 3, large)), ErrTooLarge, "a request")
+		replied := make(chan error, 1)
+		go func() {
+			msg, err := ma.Recv(soon(t))
+			if err != nil {
+				replied <- err
+				return
+			}
+			replied <- ma.Reply(soon(t), msg, large)
+			msg.Release()
+		}()
+		c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
+		must(t, err)
+		fails(t, errOf(c.Wait(soon(t))), ErrTooLarge, "a call whose reply is too large")
+		fails(t, <-replied, ErrTooLarge, "a reply")
+		noErr(t, f.try(soon(t), 5, 2<<20))
+		take(t, mb, Tag(5))
+		nothingPromised(t, b, mb)
+	})
 }
 
 // A call that ends while a reply that the context never holds comes into its memory drops that
 // reply. The link lives, and its credit comes back.
 func TestLandingTakenBackBeyondMemory(t *testing.T) {
-	for name, tr := range streamTransports(t) {
-		t.Run(name, func(t *testing.T) {
-			a, b, g, _ := gated(t, tr, 64<<10, unreported(t), small(4<<20))
-			ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
-			talk(t, a, b, mb, 1)
-			dst := make([]byte, 12<<20)
-			c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst)
-			if err != nil {
-				t.Fatal(err)
-			}
-			request, err := ma.Recv(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(soon(t))
-			waited := make(chan error, 1)
-			go func() { _, err := c.Wait(ctx); waited <- err }()
-			// a has the same memory, so it sends from memory that is not registered.
-			lent := a.cfg.Pool.Borrow(new(buffers.Buffer), random(len(dst)), returned{})
-			if err := ma.Reply(soon(t), request, lent); err != nil {
-				t.Fatal(err)
-			}
-			request.Release()
-			g.let(6 << 20)
-			eventually.True(t, "a part is there", func() bool { b.takeToken(); defer b.giveToken(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
-			cancel()
-			if err := <-waited; !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
-			g.let(1 << 40)
-			nothingPromised(t, b, mb)
-			if err := flow(t, a, mb).try(soon(t), 4, 1<<20); err != nil {
-				t.Fatal(err)
-			}
-			take(t, mb, Tag(4))
-		})
-	}
+	over(t, streamTransports(t), func(t *testing.T, _ *world, tr subsys.Transport) {
+		a, b, g, _ := gated(t, tr, 64<<10, unreported(t), small(4<<20))
+		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
+		talk(t, a, b, mb, 1)
+		dst := make([]byte, 12<<20)
+		c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst)
+		must(t, err)
+		request, err := ma.Recv(soon(t))
+		must(t, err)
+		ctx, cancel := context.WithCancel(soon(t))
+		waited := make(chan error, 1)
+		go func() { _, err := c.Wait(ctx); waited <- err }()
+		// a has the same memory, so it sends from memory that is not registered.
+		lent := a.cfg.Pool.Borrow(new(buffers.Buffer), random(len(dst)), returned{})
+		must(t, ma.Reply(soon(t), request, lent))
+		request.Release()
+		g.let(6 << 20)
+		eventually.True(t, "a part is there", func() bool { b.takeToken(); defer b.giveToken(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
+		cancel()
+		if err := <-waited; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		g.let(1 << 40)
+		nothingPromised(t, b, mb)
+		must(t, flow(t, a, mb).try(soon(t), 4, 1<<20))
+		take(t, mb, Tag(4))
+	})
 }
 
 // The first credit of many senders that send nothing leaves the program half of the memory.
@@ -175,13 +146,9 @@ func TestIdleSendersLeaveMemory(t *testing.T) {
 	for i := range uint64(100) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
 		in := &inflow{from: l, l: l, dst: 1, mb: mb}
-		if err := in.checkCredit(0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, in.checkCredit(0))
 	}
 	b, err := d.Buffer(600 << 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.Release()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // tries sends n bytes with TrySend, or returns why it cannot. The buffer of a refused call must
@@ -16,9 +17,7 @@ import (
 func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	t.Helper()
 	b, err := f.dispatcher().cfg.Pool.Get(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err = f.TrySend(1, tag, b); err != nil {
 		if b.State() != buffers.Owned || b.Refs() != 1 {
 			t.Fatalf("a refused buffer is %v, with %d references", b.State(), b.Refs())
@@ -36,153 +35,125 @@ func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 // the credit that it lacks. See also TestTrySendAsks.
 func TestTrySend(t *testing.T) {
 	const size = 30_000
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, 4*FirstCredit)
-			f := flow(t, a, mb)
-			sent, received := uint64(0), uint64(0)
-			eventually.True(t, "a full mailbox", func() bool { // the credit that was asked for comes while there is room
-				for {
-					switch err := f.tries(t, sent, size); err {
-					case nil:
-						sent++
-						continue
-					case ErrFull:
-						return sent >= 4*FirstCredit/(size+overhead)
-					default:
-						t.Fatal(err)
-					}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, 4*FirstCredit)
+		f := flow(t, a, mb)
+		sent, received := uint64(0), uint64(0)
+		eventually.True(t, "a full mailbox", func() bool { // the credit that was asked for comes while there is room
+			for {
+				switch err := f.tries(t, sent, size); err {
+				case nil:
+					sent++
+					continue
+				case ErrFull:
+					return sent >= 4*FirstCredit/(size+overhead)
+				default:
+					t.Fatal(err)
 				}
-			})
-			if sent > 5*FirstCredit/size {
-				t.Errorf("%d messages of %d bytes were accepted by a mailbox of %d", sent, size, 4*FirstCredit)
-			}
-			for range 10 {
-				for range 5 {
-					m, err := mb.Recv(soon(t))
-					if err != nil || m.Tag() != received {
-						t.Fatal(m, err)
-					}
-					m.Release()
-					received++
-				}
-				before := sent
-				eventually.True(t, "room again", func() bool {
-					if err := f.tries(t, sent, size); err == nil {
-						sent++
-					} else if err != ErrFull {
-						t.Fatal(err)
-					}
-					return sent == before+5
-				})
-			}
-			for ; received < sent; received++ {
-				take(t, mb, Tag(received))
-			}
-			mb.Close()
-			eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
-			if err := f.tries(t, 0, 10); !errors.Is(err, ErrGone) {
-				t.Error(err)
 			}
 		})
-	}
+		if sent > 5*FirstCredit/size {
+			t.Errorf("%d messages of %d bytes were accepted by a mailbox of %d", sent, size, 4*FirstCredit)
+		}
+		for range 10 {
+			for range 5 {
+				takeTag(t, mb, received)
+				received++
+			}
+			before := sent
+			eventually.True(t, "room again", func() bool {
+				if err := f.tries(t, sent, size); err == nil {
+					sent++
+				} else if err != ErrFull {
+					t.Fatal(err)
+				}
+				return sent == before+5
+			})
+		}
+		for ; received < sent; received++ {
+			take(t, mb, Tag(received))
+		}
+		mb.Close()
+		eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
+		fails(t, f.tries(t, 0, 10), ErrGone)
+	})
 }
 
 // A later TrySend accepts a message that is larger than the first credit, and than the mailbox's
 // limit.
 func TestTrySendLarge(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			for i := range uint64(3) {
-				eventually.True(t, "credit", func() bool {
-					err := f.tries(t, i, 5*FirstCredit)
-					if err != nil && err != ErrFull {
-						t.Fatal(err)
-					}
-					return err == nil
-				})
-				take(t, mb, Tag(i))
-			}
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		for i := range uint64(3) {
+			eventually.True(t, "credit", func() bool {
+				err := f.tries(t, i, 5*FirstCredit)
+				if err != nil && err != ErrFull {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			take(t, mb, Tag(i))
+		}
+	})
 }
 
 // Credit beyond the limit that a refused TrySend has asked for, and does not use, is given back.
 // Other senders continue, and no link ends.
 func TestTrySendGivesBack(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
-			before := granted()
-			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && name != "inproc" {
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
+		before := granted()
+		if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && tr.Name() != "inproc" {
+			t.Fatal(err)
+		} else if err == nil {
+			take(t, mb)
+			must(t, f.tries(t, 1, 60_000))
+			before = granted()
+			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
 				t.Fatal(err)
-			} else if err == nil {
-				take(t, mb)
-				if err := f.tries(t, 1, 60_000); err != nil {
-					t.Fatal(err)
-				}
-				before = granted()
-				if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
-					t.Fatal(err)
-				}
-				take(t, mb)
 			}
-			eventually.True(t, "the grant", func() bool { return granted() != before })
-			eventually.Returns(t, "another large message", func() {
-				if err := flow(t, c, mb).try(soon(t), 2, 8*FirstCredit); err != nil {
-					t.Error(err)
-				}
-			})
-			take(t, mb, Tag(2))
-			for i := range 40 { // both sides still count alike, over the same link
-				if err := f.try(soon(t), 3, 50_000); err != nil {
-					t.Fatalf("message %d: %v", i, err)
-				}
-				take(t, mb, Tag(3))
-			}
-			if p := promised(mb); p > 3*FirstCredit {
-				t.Errorf("%d bytes are promised", p)
-			}
+			take(t, mb)
+		}
+		eventually.True(t, "the grant", func() bool { return granted() != before })
+		eventually.Returns(t, "another large message", func() {
+			noErr(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
 		})
-	}
+		take(t, mb, Tag(2))
+		for i := range 40 { // both sides still count alike, over the same link
+			must(t, f.try(soon(t), 3, 50_000), "message %d", i)
+			take(t, mb, Tag(3))
+		}
+		if p := promised(mb); p > 3*FirstCredit {
+			t.Errorf("%d bytes are promised", p)
+		}
+	})
 }
 
 // A refused TrySend goes behind the messages that wait, and changes nothing for them.
 func TestTrySendBehindSend(t *testing.T) {
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			if err := f.try(soon(t), 1, 60_000); err != nil {
-				t.Fatal(err)
-			}
-			sent := make(chan error, 1)
-			go func() { sent <- f.try(soon(t), 2, 60_000) }()
-			needed(t, mb)
-			if err := f.tries(t, 3, 10); err != ErrFull {
-				t.Fatal(err)
-			}
-			take(t, mb, Tag(1))
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
-			take(t, mb, Tag(2))
-			eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
-			take(t, mb, Tag(3))
-		})
-	}
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		must(t, f.try(soon(t), 1, 60_000))
+		sent := make(chan error, 1)
+		go func() { sent <- f.try(soon(t), 2, 60_000) }()
+		needed(t, mb)
+		if err := f.tries(t, 3, 10); err != ErrFull {
+			t.Fatal(err)
+		}
+		take(t, mb, Tag(1))
+		must(t, <-sent)
+		take(t, mb, Tag(2))
+		eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
+		take(t, mb, Tag(3))
+	})
 }
 
 // A refused TrySend allocates nothing.
@@ -190,30 +161,21 @@ func TestTrySendAllocs(t *testing.T) {
 	if lock.IsWatched {
 		t.Skip("a build that watches locks allocates for each")
 	}
-	for name, tr := range transports() {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld()
-			a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-			mb := box(t, b, 1, FirstCredit)
-			f := flow(t, a, mb)
-			if err := f.tries(t, 1, 60_000); err != nil {
+	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
+		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
+		mb := box(t, b, 1, FirstCredit)
+		f := flow(t, a, mb)
+		must(t, f.tries(t, 1, 60_000))
+		must(t, a.Flush(soon(t)))
+		p, err := a.Buffer(60_000)
+		must(t, err)
+		defer p.Release()
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := f.TrySend(1, 1, p); err != ErrFull {
 				t.Fatal(err)
 			}
-			if err := a.Flush(soon(t)); err != nil {
-				t.Fatal(err)
-			}
-			p, err := a.Buffer(60_000)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Release()
-			if n := testing.AllocsPerRun(1000, func() {
-				if err := f.TrySend(1, 1, p); err != ErrFull {
-					t.Fatal(err)
-				}
-			}); n >= 1 {
-				t.Errorf("%v allocations a call", n)
-			}
-		})
-	}
+		}); n >= 1 {
+			t.Errorf("%v allocations a call", n)
+		}
+	})
 }

@@ -27,21 +27,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // what they do.
 var table = map[string]map[string]func(*testing.T, node){
 	"hello": {"greets": prints(`^hello from \S+\n$`)},
-	"request": {
-		"killed": askAndKill,
-		"fails":  fails(map[string][]string{"no such resource": {"ask", "x"}, "usage": {"ask"}}),
-	},
-	"calc": {"adds": add},
-	"kv":   {"keeps": keep},
+	"calc":  {"adds": add},
+	"kv":    {"keeps": keep},
 	"filestore": {
 		"whole":  putAndGet,
 		"killed": killInPut,
-		"copies": copies,
-	},
-	"farm": {
-		"sums":   sum,
-		"killed": sumAndKill,
-		"fails":  fails(map[string][]string{"usage": {}, "invalid syntax": {"sum", "ten"}}),
+		"rest":   getRest,
 	},
 	"pipeline": {
 		"order":  passLines,
@@ -57,9 +48,8 @@ var table = map[string]map[string]func(*testing.T, node){
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
 	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},
 	"tpvm/mandelbrot": {
-		"joined":       drawWithJoined,
-		"killed":       drawAndKill,
-		"masterKilled": drawAndKillMaster,
+		"joined": drawWithJoined,
+		"killed": drawAndKill,
 	},
 }
 
@@ -126,26 +116,6 @@ func fails(all map[string][]string) func(*testing.T, node) {
 	}
 }
 
-// All words get their replies, although a server is killed before, during or after the calls.
-func askAndKill(t *testing.T, n node) {
-	serve := []string{"serve"}
-	servers := n.start(rocl.Match{"service": "capitals"}, serve, serve, serve)
-	args, want := []string{"ask"}, ""
-	for i := range 500 {
-		args = append(args, fmt.Sprint("word", i))
-		want += fmt.Sprintln("WORD" + fmt.Sprint(i))
-	}
-	cmd := n.command(args...)
-	var said strings.Builder
-	cmd.Stdout = &said
-	ask := n.launch(cmd)
-	n.kill(servers[0])
-	if err := ask.Wait(); err != nil || said.String() != want {
-		t.Errorf("%v, said %q", err, said.String())
-	}
-	n.interrupt(servers[1:]...)
-}
-
 // The client prints the sum and the server, and fails without a server. The server ends when it is
 // interrupted.
 func add(t *testing.T, n node) {
@@ -198,45 +168,6 @@ func listed(n node) (names []string) {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// worker has the arguments that start a worker of the farm.
-var worker = []string{"work"}
-
-func squares(n uint64) string {
-	var total uint64
-	for i := range n + 1 {
-		total += i * i
-	}
-	return fmt.Sprintln(total)
-}
-
-func sum(t *testing.T, n node) {
-	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
-	for _, to := range []uint64{0, 1, 1 << 16, 1<<16 + 1, 3_000_000} {
-		if said := n.must("sum", fmt.Sprint(to)); said != squares(to) {
-			t.Errorf("the sum to %d is %q, want %q", to, said, squares(to))
-		}
-	}
-	n.interrupt(workers...)
-}
-
-// The part of a worker that is killed is done by another one, even if all but one are killed.
-func sumAndKill(t *testing.T, n node) {
-	workers := n.start(rocl.Match{"type": "worker"}, worker, worker, worker)
-	const to = 1 << 26 // takes long enough to kill workers meanwhile
-	cmd := n.command("sum", fmt.Sprint(to))
-	var said strings.Builder
-	cmd.Stdout = &said
-	// The workers may die before, during or after their parts.
-	sum := n.launch(cmd)
-	for _, w := range workers[:2] {
-		n.kill(w)
-	}
-	if err := sum.Wait(); err != nil || said.String() != squares(to) {
-		t.Errorf("the sum to %d is %q, %v; want %q", to, said.String(), err, squares(to))
-	}
-	n.interrupt(workers[2:]...)
 }
 
 // Workers of unequal speed do not change the order, and no line is lost: neither empty lines, nor

@@ -5,7 +5,6 @@ package netrocl_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 )
 
@@ -23,9 +23,7 @@ func serveHTTP(t *testing.T, c *rocl.Context, h http.Handler, ps *http.Protocols
 	served := make(chan error)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Shutdown(context.Background()))
 		if err := <-served; err != http.ErrServerClosed {
 			t.Error(err)
 		}
@@ -97,13 +95,8 @@ func TestHTTP(t *testing.T) {
 					<-stuck
 					cancel()
 				}()
-				req, err := http.NewRequestWithContext(ctx, "GET", "http://web/stuck", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := client.Do(req); !errors.Is(err, context.Canceled) {
-					t.Errorf("a request that was given up: %v", err)
-				}
+				req := try.Get(http.NewRequestWithContext(ctx, "GET", "http://web/stuck", nil))(t)
+				try.Fails(client.Do(req))(t, context.Canceled) // a request that was given up
 				resp, err := client.Get("http://web/none")
 				if err != nil || resp.StatusCode != http.StatusNotFound {
 					t.Errorf("%v, %v", resp, err)

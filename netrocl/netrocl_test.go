@@ -22,6 +22,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -65,29 +66,17 @@ var web = rocl.Attrs{"type": "web"}
 
 func listen(t testing.TB, c *rocl.Context) net.Listener {
 	t.Helper()
-	ln, err := netrocl.Listen(t.Context(), c, web)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ln
+	return try.Get(netrocl.Listen(t.Context(), c, web))(t)
 }
 
 func dial(t testing.TB, c *rocl.Context) *netrocl.Conn {
 	t.Helper()
-	conn, err := netrocl.Dial(t.Context(), c, rocl.Match(web))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn.(*netrocl.Conn)
+	return try.Get(netrocl.Dial(t.Context(), c, rocl.Match(web)))(t).(*netrocl.Conn)
 }
 
 func accept(t testing.TB, ln net.Listener) *netrocl.Conn {
 	t.Helper()
-	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn.(*netrocl.Conn)
+	return try.Get(ln.Accept())(t).(*netrocl.Conn)
 }
 
 // lossy opens n contexts of a node. Unlike contexts of rocltest, they may be closed before all
@@ -97,10 +86,7 @@ func lossy(t testing.TB, n int, opts ...rocl.Option) (cs []*rocl.Context) {
 	s := directory.NewServer()
 	t.Cleanup(func() { s.Close() })
 	for range n {
-		c, err := rocl.Open(t.Context(), append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := try.Get(rocl.Open(t.Context(), append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...))(t)
 		t.Cleanup(func() { c.Close() })
 		cs = append(cs, c)
 	}
@@ -143,14 +129,20 @@ func pattern(n int) []byte {
 	return p
 }
 
+// reads checks what c reads up to the end of the stream.
+func reads(t testing.TB, c net.Conn, want []byte) {
+	t.Helper()
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
+	}
+}
+
 // fill writes p to c until the peer's mailbox is full, and returns how many bytes were written. The
 // mailbox is full when ten writes in a row have waited in vain.
 func fill(t testing.TB, c *netrocl.Conn, p []byte) (n int) {
 	t.Helper()
 	for late := 0; late < 10; {
-		if err := c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, c.SetWriteDeadline(time.Now().Add(20*time.Millisecond)))
 		k, err := c.Write(p[n:])
 		n += k
 		if !errors.Is(err, os.ErrDeadlineExceeded) || n == len(p) {
@@ -178,18 +170,10 @@ func TestStream(t *testing.T) {
 					}
 					rest = rest[n:]
 				}
-				if err := c.CloseWrite(); err != nil {
-					t.Error(err)
-				}
-				if _, err := c.Write([]byte{1}); !errors.Is(err, syscall.EPIPE) {
-					t.Errorf("a write after CloseWrite: %v", err)
-				}
+				try.Check(t, c.CloseWrite())
+				try.Fails(c.Write([]byte{1}))(t, syscall.EPIPE) // a write after CloseWrite
 			})
-			wg.Go(func() {
-				if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
-				}
-			})
+			wg.Go(func() { reads(t, c, want) })
 		}
 		wg.Wait()
 		if a.LocalAddr() != b.RemoteAddr() || a.RemoteAddr() != b.LocalAddr() || a.LocalAddr().Network() != "rocl" {
@@ -208,21 +192,11 @@ func TestCloseDelivers(t *testing.T) {
 		a, b := pair(t, opts...)
 		want := pattern(4 << 20)
 		n := fill(t, a, want)
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.Write([]byte{1}); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a write after Close: %v", err)
-		}
-		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a read after Close: %v", err)
-		}
-		if err := errors.Join(a.Close(), a.SetDeadline(time.Time{})); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want[:n]) {
-			t.Errorf("%d bytes of %d, %v", len(got), n, err)
-		}
+		try.OK(t, a.Close())
+		try.Fails(a.Write([]byte{1}))(t, net.ErrClosed)                                 // a write after Close
+		try.Fails(a.Read(make([]byte, 1)))(t, net.ErrClosed)                            // a read after Close
+		try.Fails(errors.Join(a.Close(), a.SetDeadline(time.Time{})))(t, net.ErrClosed) // after Close
+		reads(t, b, want[:n])
 	})
 }
 
@@ -235,15 +209,9 @@ func TestCloseThenContext(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		defer b.Close()
 		want := pattern(300_000)
-		if _, err := a.Write(want); err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(a.Close(), client.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
-		}
+		try.Get(a.Write(want))(t)
+		try.OK(t, a.Close(), client.Close())
+		reads(t, b, want)
 	})
 }
 
@@ -260,9 +228,7 @@ func TestPeerGone(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		defer b.Close()
 		want := pattern(300_000)
-		if _, err := a.Write(want); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(a.Write(want))(t)
 		wrote := make(chan error, 1)
 		go func() {
 			for {
@@ -272,9 +238,7 @@ func TestPeerGone(t *testing.T) {
 				}
 			}
 		}()
-		if _, err := io.ReadFull(b, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(io.ReadFull(b, make([]byte, 1)))(t)
 		client.Close() // its error, that messages of the other end were not delivered, may or may not occur
 		got, err := io.ReadAll(b)
 		if !bytes.Equal(got, want[1:]) || !isReset(err) {
@@ -283,12 +247,8 @@ func TestPeerGone(t *testing.T) {
 		if err := <-wrote; !isReset(err) {
 			t.Errorf("a write to a peer that is gone: %v", err)
 		}
-		if _, err := a.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-			t.Errorf("a read in a context that was closed: %v", err)
-		}
-		if _, err := a.Write(make([]byte, 1)); !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-			t.Errorf("a write in a context that was closed: %v", err)
-		}
+		try.Fails(a.Read(make([]byte, 1)))(t, net.ErrClosed, rocl.ErrClosed)  // a read in a context that was closed
+		try.Fails(a.Write(make([]byte, 1)))(t, net.ErrClosed, rocl.ErrClosed) // a write in a context that was closed
 		a.Close()
 	})
 }
@@ -302,9 +262,7 @@ func isReset(err error) bool {
 func TestWriteToClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, opts ...rocl.Option) {
 		a, b := pair(t, opts...)
-		if err := a.Close(); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, a.Close())
 		if n, err := b.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("%d bytes, %v; want EOF", n, err)
 		}
@@ -368,9 +326,7 @@ func TestNothingIsLeft(t *testing.T) {
 				break
 			}
 		}
-		if err := errors.Join(client.Close(), server.Close()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, client.Close(), server.Close())
 		mu.Lock()
 		defer mu.Unlock()
 		if len(reports) > 0 {
@@ -394,24 +350,16 @@ func TestDeadlines(t *testing.T) {
 		begin()
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		_ = a.SetReadDeadline(time.Now().Add(time.Millisecond)) // moved to an earlier time
-		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("a read with a deadline: %v", err)
-		}
+		try.Fails(<-read)(t, os.ErrDeadlineExceeded)            // a read with a deadline
 		_ = a.SetReadDeadline(time.Now().Add(time.Hour))
 		begin()
 		_ = a.SetReadDeadline(time.Time{}) // removed
-		if _, err := b.Write([]byte("hello")); err != nil {
-			t.Error(err)
-		}
-		if err := <-read; err != nil {
-			t.Errorf("a read whose deadline was lifted: %v", err)
-		}
-		for range 100 { // as net/http does between requests
+		try.Works(b.Write([]byte("hello")))(t)
+		try.Check(t, <-read) // a read whose deadline was lifted
+		for range 100 {      // as net/http does between requests
 			begin()
 			_ = a.SetReadDeadline(time.Unix(1, 0))
-			if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("a read that was aborted: %v", err)
-			}
+			try.Fails(<-read)(t, os.ErrDeadlineExceeded) // a read that was aborted
 			_ = a.SetReadDeadline(time.Time{})
 		}
 
@@ -426,12 +374,8 @@ func TestDeadlines(t *testing.T) {
 		}()
 		_ = a.SetWriteDeadline(time.Now().Add(2 * time.Hour))
 		got := make([]byte, 1<<20)
-		if _, err := io.ReadFull(b, got); err != nil {
-			t.Error(err)
-		}
-		if err := <-wrote; err != nil {
-			t.Errorf("a write whose deadline was moved: %v", err)
-		}
+		try.Works(io.ReadFull(b, got))(t)
+		try.Check(t, <-wrote) // a write whose deadline was moved
 		a.Close()
 		rest, err := io.ReadAll(b)
 		if got = append(got, rest...); err != nil || !bytes.Equal(got, want[:n]) {
@@ -460,15 +404,9 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 		for i := 1; i < n; i++ {
 			wg.Go(func() {
 				_, err := as[i].Write(want)
-				if err = errors.Join(err, as[i].CloseWrite()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, err, as[i].CloseWrite())
 			})
-			wg.Go(func() {
-				if got, err := io.ReadAll(bs[i]); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes, %v", len(got), err)
-				}
-			})
+			wg.Go(func() { reads(t, bs[i], want) })
 		}
 		wg.Wait()
 	})
@@ -492,21 +430,15 @@ func TestManyAtOnce(t *testing.T) {
 				defer conn.Close()
 				want := pattern(10 * i)
 				_, err = conn.Write(want)
-				if err = errors.Join(err, conn.(*netrocl.Conn).CloseWrite()); err != nil {
-					t.Error(err)
-				}
-				if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, want) {
-					t.Errorf("%d bytes, %v", len(got), err)
-				}
+				try.Check(t, err, conn.(*netrocl.Conn).CloseWrite())
+				reads(t, conn, want)
 			})
 		}
 		for range n {
 			conn := accept(t, ln)
 			handlers.Go(func() {
 				defer conn.Close()
-				if _, err := io.Copy(conn, conn); err != nil {
-					t.Error(err)
-				}
+				try.Works(io.Copy(conn, conn))(t)
 			})
 		}
 		clients.Wait()
@@ -527,32 +459,20 @@ func TestCloseListener(t *testing.T) {
 		a, b := dial(t, client), accept(t, ln)
 		waits := dial(t, client) // waits for Accept
 		id := ln.Addr().(netrocl.Addr).ID
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Accept of a closed listener: %v", err)
-		}
-		if err := ln.Close(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Close of a closed listener: %v", err)
-		}
+		try.OK(t, ln.Close())
+		try.Fails(ln.Accept())(t, net.ErrClosed) // Accept of a closed listener
+		try.Fails(ln.Close())(t, net.ErrClosed)  // Close of a closed listener
 		if _, err := waits.Read(make([]byte, 1)); !isReset(err) {
 			t.Errorf("a connection that was not accepted: %v", err)
 		}
 		waits.Close()
-		if _, err := netrocl.Dial(t.Context(), client, rocl.Match(web)); !errors.Is(err, rocl.ErrNotFound) {
-			t.Errorf("dialing attributes that no listener has: %v", err)
-		}
-		if _, err := netrocl.DialID(t.Context(), client, id); !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrGone) {
-			t.Errorf("dialing a closed listener: %v", err)
-		}
+		try.Fails(netrocl.Dial(t.Context(), client, rocl.Match(web)))(t, rocl.ErrNotFound)        // dialing attributes that no listener has
+		try.Fails(netrocl.DialID(t.Context(), client, id))(t, syscall.ECONNREFUSED, rocl.ErrGone) // dialing a closed listener
 		go func() {
 			_, _ = a.Write([]byte("hello"))
 			a.Close()
 		}()
-		if got, err := io.ReadAll(b); err != nil || string(got) != "hello" {
-			t.Errorf("a connection whose listener was closed: %q, %v", got, err)
-		}
+		reads(t, b, []byte("hello"))
 		b.Close()
 	})
 }
@@ -570,22 +490,12 @@ func TestAcceptEnds(t *testing.T) {
 		}()
 	}
 	first.Close()
-	if err := <-ends; !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(<-ends)(t, net.ErrClosed)
 	server.Close()
-	if err := <-ends; !errors.Is(err, net.ErrClosed) || !errors.Is(err, rocl.ErrClosed) {
-		t.Error(err)
-	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := netrocl.Listen(t.Context(), server, web); !errors.Is(err, rocl.ErrClosed) {
-		t.Errorf("listening in a closed context: %v", err)
-	}
-	if _, err := netrocl.Dial(t.Context(), server, nil); !errors.Is(err, rocl.ErrClosed) {
-		t.Errorf("dialing in a closed context: %v", err)
-	}
+	try.Fails(<-ends)(t, net.ErrClosed, rocl.ErrClosed)
+	try.Check(t, second.Close())
+	try.Fails(netrocl.Listen(t.Context(), server, web))(t, rocl.ErrClosed) // listening in a closed context
+	try.Fails(netrocl.Dial(t.Context(), server, nil))(t, rocl.ErrClosed)   // dialing in a closed context
 }
 
 // Dial tries each listener until one accepts. A listener that refuses, or has another version, says
@@ -594,10 +504,7 @@ func TestDialOthers(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	server, client := c.Open(0), c.Open(1)
 	for says, tag := range map[string]uint64{"too many connections": tagRefuse, "nonsense": tagAccept, "": tagDial} {
-		r, err := server.Register(t.Context(), rocl.Attrs{"type": "web", netrocl.Attr: "1", "says": says + "."})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := try.Get(server.Register(t.Context(), rocl.Attrs{"type": "web", netrocl.Attr: "1", "says": says + "."}))(t)
 		go func() {
 			for m, err := range r.Messages(t.Context()) {
 				if err == nil {
@@ -616,25 +523,17 @@ func TestDialOthers(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := netrocl.Dial(ctx, client, rocl.Match{"says": "."}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("dialing a listener that says nothing: %v", err)
-	}
+	try.Fails(netrocl.Dial(ctx, client, rocl.Match{"says": "."}))(t, context.DeadlineExceeded) // dialing a listener that says nothing
 	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"": "x"}); err == nil {
 		t.Error("a pattern that makes no sense is dialed")
 	}
 	if _, err := netrocl.Listen(t.Context(), client, rocl.Attrs{"": "x"}); err == nil {
 		t.Error("attributes that make no sense are listened with")
 	}
-	ln, err := netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := try.Get(netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."}))(t)
 	defer ln.Close()
 	for range 20 {
-		a, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := try.Get(netrocl.Dial(t.Context(), client, rocl.Match{"says": "too many connections."}))(t)
 		a.Close()
 		accept(t, ln).Close()
 	}
@@ -646,28 +545,19 @@ func TestStrangers(t *testing.T) {
 		cs := lossy(t, 2, opts...)
 		server, client := cs[0], cs[1]
 		ln := listen(t, server)
-		stranger, err := client.Register(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stranger := try.Get(client.Register(t.Context(), nil))(t)
 		a, b := dial(t, client), accept(t, ln)
 		defer a.Close()
 		defer b.Close()
 		end := a.LocalAddr().(netrocl.Addr).ID
 		for tag := tagDial; tag < tagDial+10; tag++ {
 			for _, to := range []rocl.GID{end, ln.Addr().(netrocl.Addr).ID} {
-				if err := stranger.SendBytes(t.Context(), to, tag, []byte("1")); err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, stranger.SendBytes(t.Context(), to, tag, []byte("1")))
 			}
 		}
-		if _, err := b.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(b.Write([]byte("hello")))(t)
 		_ = b.CloseWrite()
-		if got, err := io.ReadAll(a); err != nil || string(got) != "hello" {
-			t.Errorf("%q, %v", got, err)
-		}
+		reads(t, a, []byte("hello"))
 		other := dial(t, client)
 		other.Close()
 		accept(t, ln).Close()
@@ -680,17 +570,9 @@ func TestOtherVersion(t *testing.T) {
 	server, client := c.Open(0), c.Open(1)
 	ln := listen(t, server)
 	defer ln.Close()
-	me, err := client.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := me.SendBytes(t.Context(), ln.Addr().(netrocl.Addr).ID, tagDial, []byte("2")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := me.Recv(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	me := try.Get(client.Register(t.Context(), nil))(t)
+	try.OK(t, me.SendBytes(t.Context(), ln.Addr().(netrocl.Addr).ID, tagDial, []byte("2")))
+	m := try.Get(me.Recv(t.Context()))(t)
 	if s := string(m.Bytes()); m.Tag() != tagRefuse || !strings.Contains(s, "version 1") {
 		t.Errorf("the listener says %d, %q", m.Tag(), s)
 	}
@@ -764,17 +646,11 @@ func TestPeerKilled(t *testing.T) {
 		}
 		t.Run(tr.name, func(t *testing.T) {
 			sock := filepath.Join(t.TempDir(), "d")
-			c, err := rocl.Open(t.Context(), append(tr.opts, rocl.WithSocket(sock))...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := try.Get(rocl.Open(t.Context(), append(tr.opts, rocl.WithSocket(sock))...))(t)
 			defer c.Close()
 			cmd := subprocess.Self()
 			cmd.Env = append(os.Environ(), "NETROCL_PEER="+sock, "NETROCL_OVER="+tr.name)
-			peer, err := subprocess.Start(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
+			peer := try.Get(subprocess.Start(cmd))(t)
 			t.Cleanup(peer.Kill)
 			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
 				if err != nil {
@@ -786,9 +662,7 @@ func TestPeerKilled(t *testing.T) {
 			}
 			conn := dial(t, c)
 			defer conn.Close()
-			if _, err := io.ReadFull(conn, make([]byte, 300_000)); err != nil {
-				t.Fatal(err)
-			}
+			try.Get(io.ReadFull(conn, make([]byte, 300_000)))(t)
 			fill(t, conn, make([]byte, 4<<20))
 			_ = conn.SetDeadline(time.Time{})
 			ends := make(chan error)
@@ -836,16 +710,12 @@ func TestWriteWaitsForMemory(t *testing.T) {
 		}
 		_ = a.SetWriteDeadline(time.Time{})
 		go func() {
-			if _, err := a.Write(pattern(100_000)); err != nil {
-				t.Error(err)
-			}
+			try.Works(a.Write(pattern(100_000)))(t)
 			a.Close()
 		}()
 		for _, p := range taken {
 			p.Release()
 		}
-		if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, pattern(100_000)) {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
+		reads(t, b, pattern(100_000))
 	})
 }

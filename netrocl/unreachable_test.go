@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -34,32 +35,20 @@ func (n nobody) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 // Dial to a listener whose context cannot be dialled ends within WithGiveUp. Its error is that of a
 // refused connection, and has the reason and the address.
 func TestDialUnreachable(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := ln.Addr().String()
 	ln.Close()
 	sock := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
-	far, err := rocl.Open(t.Context(), sock, rocl.WithTransports(nobody{"tcp://" + addr}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := try.Get(rocl.Open(t.Context(), sock, rocl.WithTransports(nobody{"tcp://" + addr})))(t)
 	defer far.Close()
 	var attempts atomic.Int32
-	near, err := rocl.Open(t.Context(), sock, rocl.WithGiveUp(300*time.Millisecond), rocl.WithUndelivered(func(rocl.Undelivered) { attempts.Add(1) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	near := try.Get(rocl.Open(t.Context(), sock, rocl.WithGiveUp(300*time.Millisecond), rocl.WithUndelivered(func(rocl.Undelivered) { attempts.Add(1) })))(t)
 	defer near.Close()
 	for range 3 {
-		it, err := netrocl.Listen(t.Context(), far, rocl.Attrs{"name": "far"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		it := try.Get(netrocl.Listen(t.Context(), far, rocl.Attrs{"name": "far"}))(t)
 		defer it.Close()
 	}
-	_, err = netrocl.Dial(eventually.Context(t), near, rocl.Attrs{"name": "far"})
+	_, err := netrocl.Dial(eventually.Context(t), near, rocl.Attrs{"name": "far"})
 	var none *rocl.NoConnectionError
 	if !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, rocl.ErrUnreachable) || !errors.As(err, &none) ||
 		!strings.Contains(err.Error(), addr) || errors.Is(err, context.DeadlineExceeded) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func threadID() int { return unix.Gettid() }
@@ -20,9 +21,7 @@ func threadID() int { return unix.Gettid() }
 // cores returns the cores that the calling thread may use.
 func cores(t testing.TB) []int {
 	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, unix.SchedGetaffinity(0, &set))
 	var all []int
 	for c := range maxCores {
 		if set.IsSet(c) {
@@ -69,8 +68,7 @@ func TestNoSuchCore(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	s := newSet(t, Config{Pools: pools})
-	_, err = s.AddStream(bad)
-	wantError(t, err, `pool: add stream: cores: invalid argument`, ErrConfig, unix.EINVAL)
+	refused(s.AddStream(bad))(t, `pool: add stream: cores: invalid argument`, ErrConfig, unix.EINVAL)
 	if n := len(s.Streams()); n != 0 {
 		t.Errorf("%d streams", n)
 	}

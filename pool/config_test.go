@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // TestAccepted has configurations that are accepted, and what becomes of them.
@@ -195,12 +195,9 @@ func TestThreads(t *testing.T) {
 	for i := range c.Streams {
 		c.Streams[i] = StreamConfig{Pools: []string{"default"}, LockThread: true}
 	}
-	_, err := c.Validate()
-	wantError(t, err, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
+	refused(c.Validate())(t, `pool: configuration: streams[1024]: more than 1024 streams have a thread of their own`, ErrConfig)
 	c.Streams[7].LockThread = false
-	if _, err := c.Validate(); err != nil {
-		t.Error(err)
-	}
+	try.Works(c.Validate())(t)
 }
 
 // TestManyPools checks that a large configuration takes no more than a moment: the effort is not
@@ -211,9 +208,7 @@ func TestManyPools(t *testing.T) {
 	for i := range c.Pools {
 		c.Streams[0].Pools[i] = fmt.Sprint("pool-", i)
 	}
-	if _, err := c.Validate(); err != nil {
-		t.Error(err)
-	}
+	try.Works(c.Validate())(t)
 	newSet(t, c)
 }
 
@@ -226,16 +221,12 @@ func TestUnmarshal(t *testing.T) {
 		Extra   PoolConfig
 		Stream  StreamConfig
 	}
-	if err := json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own))
 	s := newSet(t, own.Pools)
 	if p, err := s.AddPool(own.Extra); err != nil || p.Config().Workers != 3 {
 		t.Error(p, err)
 	}
-	if _, err := s.AddStream(own.Stream); err != nil {
-		t.Error(err)
-	}
+	try.Works(s.AddStream(own.Stream))(t)
 	for in, want := range map[string]string{
 		`{"pools":{"pool":[]}}`:                        "pool: configuration: pool: no such key",
 		`{"pools":{"pools":[{"workers":1,"size":1}]}}`: "pool: configuration: pools[0].size: no such key",
@@ -287,65 +278,6 @@ func TestConfigUnchanged(t *testing.T) {
 	if c.Pools[0] != (PoolConfig{}) || c.Streams[0].Name != "" || c.Streams[0].Weights != nil {
 		t.Errorf("changed to %+v", c)
 	}
-}
-
-// TestDump checks that a dump, when it is loaded, gives an equal set.
-func TestDump(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var c Config
-		for i := range rapid.IntRange(0, 4).Draw(t, "pools") {
-			p := PoolConfig{
-				Policy:  rapid.SampledFrom(queuePolicies).Draw(t, "policy"),
-				Workers: rapid.SampledFrom([]Workers{Auto, NoWorkers, 1, 5, Unbounded}).Draw(t, "workers"),
-				Queue:   rapid.IntRange(0, 3).Draw(t, "queue"),
-			}
-			if rapid.Bool().Draw(t, "named") {
-				p.Name = fmt.Sprint("named-", i)
-			}
-			if p.Queue > 0 {
-				p.WhenFull = rapid.SampledFrom([]WhenFull{"", RejectWhenFull, WaitWhenFull}).Draw(t, "when full")
-			}
-			c.Pools = append(c.Pools, p)
-		}
-		full, err := c.complete()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range rapid.IntRange(0, 3).Draw(t, "streams") {
-			st := StreamConfig{
-				LockThread: rapid.Bool().Draw(t, "lock"),
-				Scheduler:  rapid.SampledFrom([]string{"", ScheduleInOrder, ScheduleRoundRobin, ScheduleWeighted}).Draw(t, "scheduler"),
-			}
-			for _, i := range rapid.Permutation(indexes(len(full.Pools))).Draw(t, "order")[:rapid.IntRange(1, len(full.Pools)).Draw(t, "serves")] {
-				st.Pools = append(st.Pools, full.Pools[i].Name)
-				if st.Scheduler == ScheduleWeighted {
-					st.Weights = append(st.Weights, rapid.IntRange(1, 9).Draw(t, "weight"))
-				}
-			}
-			c.Streams = append(c.Streams, st)
-		}
-		s, err := NewSet(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeSet(t, s)
-		again, err := Load(s.Dump())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer closeSet(t, again)
-		if !reflect.DeepEqual(s.Config(), again.Config()) {
-			t.Fatalf("%+v\nbecame %+v", s.Config(), again.Config())
-		}
-	})
-}
-
-func indexes(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
 
 func FuzzParseConfig(f *testing.F) {

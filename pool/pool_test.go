@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,20 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // newSet returns a set that is closed at the end of the test.
 func newSet(t testing.TB, c Config, opts ...Option) *Set {
 	t.Helper()
-	s, err := NewSet(c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewSet(c, opts...))(t)
 	t.Cleanup(func() { closeSet(t, s) })
 	return s
 }
 
-func closeSet(t interface{ Error(...any) }, s *Set) {
-	ctx, cancel := context.WithTimeout(context.Background(), eventually.Patience)
+func closeSet(t try.TB, s *Set) {
+	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
-	if err := s.Close(ctx); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Close(ctx))
 }
 
 // onePool is a configuration with this pool.
@@ -47,9 +43,7 @@ func onePool(p PoolConfig) Config { return Config{Pools: []PoolConfig{p}} }
 
 func submit(t testing.TB, p *Pool, run func(context.Context)) {
 	t.Helper()
-	if err := p.Submit(context.Background(), Unit{Run: run}); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Submit(context.Background(), Unit{Run: run}))
 }
 
 // hold keeps a worker of the pool busy from now until release is called.
@@ -61,6 +55,15 @@ func hold(t testing.TB, p *Pool) (release func()) {
 	release = sync.OnceFunc(func() { close(end) })
 	t.Cleanup(release)
 	return release
+}
+
+// refused checks the kinds and the text of the error of a call.
+func refused(results ...any) func(t testing.TB, text string, kinds ...error) {
+	return func(t testing.TB, text string, kinds ...error) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		wantError(t, err, text, kinds...)
+	}
 }
 
 // wantError checks an error's kinds and text.
@@ -76,8 +79,7 @@ func wantError(t testing.TB, err error, text string, kinds ...error) {
 	}
 }
 
-// Promise (Package pool): A bounded queue refuses units, or lets calls wait in order. See also
-// TestRejectFree.
+// Promise (Package pool): A bounded queue refuses units, or lets calls wait in order.
 func TestReject(t *testing.T) {
 	p := newSet(t, onePool(PoolConfig{Name: "small", Workers: 1, Queue: 2})).Default()
 	release := hold(t, p)
@@ -91,20 +93,6 @@ func TestReject(t *testing.T) {
 	release()
 	eventually.True(t, "room", func() bool { return p.Submit(context.Background(), u) == nil })
 	eventually.True(t, "three units have run", func() bool { return ran.Load() == 3 })
-}
-
-// TestRejectFree checks that a bound counts units that wait, and not those for which a worker
-// starts.
-func TestRejectFree(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Workers: 64, Queue: 1})).Default()
-	end := make(chan struct{})
-	for range 65 {
-		submit(t, p, func(context.Context) { <-end })
-	}
-	if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrFull) {
-		t.Errorf("the 66th unit: %v", err)
-	}
-	close(end)
 }
 
 func TestWait(t *testing.T) {
@@ -167,9 +155,7 @@ func TestContext(t *testing.T) {
 	for _, policy := range []Policy{FIFO, Inline} {
 		got := make(chan any, 1)
 		p := newSet(t, onePool(PoolConfig{Policy: policy})).Default()
-		if err := p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}))
 		if v := <-got; v != "value" {
 			t.Errorf("%s: the unit's context has %v", policy, v)
 		}
@@ -192,17 +178,13 @@ func TestPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			panics := make(chan Panic, 1)
 			s := newSet(t, c, OnPanic(func(x Panic) { panics <- x; panic("in OnPanic, too") }))
-			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { panic("ouch") }}))
 			x := <-panics
 			if x.Pool != "p" || x.Value != "ouch" || x.Unit.Key != 7 || !strings.Contains(string(x.Stack), "TestPanic") {
 				t.Errorf("reported %+v", x)
 			}
 			ran := make(chan struct{}, 1)
-			if err := s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Default().Submit(context.Background(), Unit{Key: 7, Run: func(context.Context) { ran <- struct{}{} }}))
 			<-ran
 			closeSet(t, s)
 			if f := s.Default().Stats(); f.Panicked != 1 || f.Done != 2 || f.Running != 0 {
@@ -274,57 +256,6 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// A pool of each policy runs 64 units, and those that wait in its order.
-func TestOrder(t *testing.T) {
-	units := make([]Unit, 64)
-	for i := range units {
-		units[i] = Unit{Key: uint64(i % 4), Priority: i % 3}
-		if i%5 > 0 {
-			units[i].Deadline = time.Unix(int64(100-i%5), 0)
-		}
-	}
-	before := map[Policy]func(a, b Unit) bool{
-		FIFO:          func(a, b Unit) bool { return false },
-		Priority:      func(a, b Unit) bool { return a.Priority > b.Priority },
-		EarliestFirst: func(a, b Unit) bool { return earlierDeadline(&item{Unit: a}, &item{Unit: b}) },
-		Keyed:         func(a, b Unit) bool { return false },
-	}
-	for _, policy := range queuePolicies {
-		t.Run(string(policy), func(t *testing.T) {
-			s := newSet(t, onePool(PoolConfig{Policy: policy, Workers: 1}))
-			release := hold(t, s.Default())
-			var ran []int
-			for i, u := range units {
-				u.Run = func(context.Context) { ran = append(ran, i) }
-				if err := s.Default().Submit(context.Background(), u); err != nil {
-					t.Fatal(err)
-				}
-			}
-			release()
-			closeSet(t, s)
-			if len(ran) != len(units) {
-				t.Fatalf("%d units ran", len(ran))
-			}
-			for k := range ran[1:] {
-				a, b := ran[k], ran[k+1]
-				if policy == Keyed {
-					continue
-				}
-				if before[policy](units[b], units[a]) || b < a && !before[policy](units[a], units[b]) {
-					t.Errorf("unit %d ran before unit %d", a, b)
-				}
-			}
-			last := map[uint64]int{}
-			for _, i := range ran {
-				if policy == Keyed && i < last[units[i].Key] {
-					t.Errorf("unit %d ran behind unit %d of the same key", i, last[units[i].Key])
-				}
-				last[units[i].Key] = i
-			}
-		})
-	}
-}
-
 // TestKeyed checks, while many goroutines submit and the pool changes its size, that units of a key
 // run one after another, in order.
 func TestKeyed(t *testing.T) {
@@ -355,9 +286,7 @@ func TestKeyed(t *testing.T) {
 		})
 	}
 	for n := range 50 {
-		if err := s.Resize("p", Workers(1+n%7)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Resize("p", Workers(1+n%7)))
 		runtime.Gosched()
 	}
 	all.Wait()
@@ -368,24 +297,6 @@ func TestKeyed(t *testing.T) {
 	if q := s.Default().q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}
-}
-
-// TestKeyedParallel checks that a key whose unit runs does not hold up the others.
-func TestKeyedParallel(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2})).Default()
-	hold(t, p) // key 0
-	ran := make(chan struct{})
-	for _, key := range []uint64{0, 0, 1} {
-		err := p.Submit(context.Background(), Unit{Key: key, Run: func(context.Context) {
-			if key == 1 {
-				close(ran)
-			}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-ran
 }
 
 // Where a pool has a goroutine for each unit, units that wait do so together.

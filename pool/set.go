@@ -110,10 +110,8 @@ func (s *Set) addPoolLocked(c PoolConfig) *Pool {
 }
 
 func (s *Set) findStream(name string) *Stream {
-	for _, t := range s.streams {
-		if t.name == name {
-			return t
-		}
+	if i := slices.IndexFunc(s.streams, func(t *Stream) bool { return t.name == name }); i >= 0 {
+		return s.streams[i]
 	}
 	return nil
 }

@@ -3,11 +3,12 @@
 package pool
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // TestNew checks a set without configuration.
@@ -36,16 +38,9 @@ func TestNew(t *testing.T) {
 // and configurations that are wrong are refused.
 func TestAddPool(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {}, {Name: "c"}}})
-	d, err := s.AddPool(PoolConfig{Name: "d", Policy: Priority})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err := s.Pool("d"); p != d || err != nil {
-		t.Errorf("found %v, %v", p, err)
-	}
-	if _, err := s.AddPool(PoolConfig{}); err != nil {
-		t.Error(err)
-	}
+	d := try.Get(s.AddPool(PoolConfig{Name: "d", Policy: Priority}))(t)
+	try.Gives(s.Pool("d"))(t, d)
+	try.Works(s.AddPool(PoolConfig{}))(t)
 	var names []string
 	for _, p := range s.Pools() {
 		names = append(names, p.Name())
@@ -53,12 +48,9 @@ func TestAddPool(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[a pool-1 c d pool-4]" {
 		t.Errorf("pools %s", got)
 	}
-	_, err = s.AddPool(PoolConfig{Name: "a"})
-	wantError(t, err, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
-	_, err = s.AddPool(PoolConfig{Name: "x", Queue: -1})
-	wantError(t, err, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
-	_, err = s.Pool("x")
-	wantError(t, err, `pool: find pool "x": no such pool`, ErrNotFound)
+	refused(s.AddPool(PoolConfig{Name: "a"}))(t, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
+	refused(s.AddPool(PoolConfig{Name: "x", Queue: -1}))(t, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
+	refused(s.Pool("x"))(t, `pool: find pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.RemovePool("x"), `pool: remove pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("x", 1), `pool: resize pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("a", -7), `pool: resize pool "a": pools[0].workers: must not be negative`, ErrConfig)
@@ -79,32 +71,23 @@ func TestRemovePool(t *testing.T) {
 	removed := func(name string) {
 		t.Helper()
 		p, _ := s.Pool(name)
-		if err := s.RemovePool(name); err != nil {
-			t.Error(err)
-		}
-		if _, err := s.Pool(name); !errors.Is(err, ErrNotFound) {
-			t.Errorf("after removal: %v", err)
-		}
-		if err := p.Submit(context.Background(), Unit{Run: func(context.Context) {}}); !errors.Is(err, ErrClosed) {
-			t.Errorf("submit after removal: %v", err)
-		}
+		try.Check(t, s.RemovePool(name))
+		try.Fails(s.Pool(name))(t, ErrNotFound)                                                      // after removal
+		try.Fails(p.Submit(context.Background(), Unit{Run: func(context.Context) {}}))(t, ErrClosed) // submit after removal
 	}
 	wantError(t, s.RemovePool("primary"), `pool: remove pool "primary": it is the default pool`, ErrInUse)
 
 	wantError(t, s.RemovePool("streamed"), `pool: remove pool "streamed": stream "s0" serves it`, ErrInUse)
-	if err := s.RemoveStream("s0"); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.RemoveStream("s0"))
 	removed("streamed")
 
 	held, _ := s.Pool("held")
-	release, again := held.Use("call sum"), held.Use("call sum")
-	wantError(t, s.RemovePool("held"), `pool: remove pool "held": "call sum" uses it`, ErrInUse)
+	release, again, other := held.Use("call sum"), held.Use("call sum"), held.Use("another")
+	wantError(t, s.RemovePool("held"), `pool: remove pool "held": "another" uses it, "call sum" uses it`, ErrInUse)
 	release()
 	release() // does nothing
-	if err := s.RemovePool("held"); !errors.Is(err, ErrInUse) {
-		t.Errorf("with one user left: %v", err)
-	}
+	other()
+	wantError(t, s.RemovePool("held"), `pool: remove pool "held": "call sum" uses it`, ErrInUse)
 	again()
 	removed("held")
 
@@ -121,11 +104,11 @@ func TestRemovePool(t *testing.T) {
 	}
 }
 
-// Streams are added and removed while units run, and none is lost.
+// Streams are added and removed, and a pool changes its size, while units run, and none is lost.
 func TestStreams(t *testing.T) {
 	const submitters, each = 4, 5000
 	s := newSet(t, Config{
-		Pools:   []PoolConfig{{Name: "a"}, {Name: "b", Policy: Keyed}},
+		Pools:   []PoolConfig{{Name: "a", Workers: 3, Queue: 16, WhenFull: WaitWhenFull}, {Name: "b", Policy: Keyed}},
 		Streams: []StreamConfig{{Pools: []string{"a", "b"}}, {Pools: []string{"b", "a"}}},
 	})
 	a, b := s.Pools()[0], s.Pools()[1]
@@ -136,9 +119,7 @@ func TestStreams(t *testing.T) {
 			for i := range each {
 				u := Unit{Key: uint64(i % 3), Run: func(context.Context) { ran.Add(1) }}
 				for _, p := range []*Pool{a, b} {
-					if err := p.Submit(context.Background(), u); err != nil {
-						t.Error(err)
-					}
+					try.Check(t, p.Submit(context.Background(), u))
 				}
 				if i%16 == 0 {
 					runtime.Gosched()
@@ -149,15 +130,11 @@ func TestStreams(t *testing.T) {
 	for i := range 200 {
 		name := fmt.Sprint("extra-", i%3)
 		pools := [][]string{{"a"}, {"b", "a"}, {"b"}}[i%3]
-		st, err := s.AddStream(StreamConfig{Name: name, Pools: pools, Scheduler: ScheduleRoundRobin})
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := try.Get(s.AddStream(StreamConfig{Name: name, Pools: pools, Scheduler: ScheduleRoundRobin}))(t)
 		st.SetScheduler([]Scheduler{InOrder(), RoundRobin(), WeightedRandom(3, 1)}[i%3])
+		try.Check(t, s.Resize("a", []Workers{NoWorkers, 1, 7, Unbounded}[i%4]))
 		runtime.Gosched()
-		if err := s.RemoveStream(name); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.RemoveStream(name))
 	}
 	all.Wait()
 	closeSet(t, s)
@@ -171,17 +148,12 @@ func TestStreamErrors(t *testing.T) {
 		Pools:   []PoolConfig{{Name: "a"}, {Name: "now", Policy: Inline}},
 		Streams: []StreamConfig{{Name: "s0", Pools: []string{"a"}}, {Pools: []string{"a"}}},
 	})
-	_, err := s.AddStream(StreamConfig{})
-	wantError(t, err, `pool: add stream: streams[2].pools: must name at least one pool`, ErrConfig)
-	_, err = s.AddStream(StreamConfig{Name: "s0", Pools: []string{"a"}})
-	wantError(t, err, `pool: add stream "s0": streams[2].name: "s0" is the name of streams[0]`, ErrExists)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a", "b"}})
-	wantError(t, err, `pool: add stream "x": streams[2].pools[1]: no pool is named "b"`, ErrNotFound, ErrConfig)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"now"}})
-	wantError(t, err, `pool: add stream "x": streams[2].pools[0]: pool "now" has policy "inline", which no stream serves`, ErrConfig)
+	refused(s.AddStream(StreamConfig{}))(t, `pool: add stream: streams[2].pools: must name at least one pool`, ErrConfig)
+	refused(s.AddStream(StreamConfig{Name: "s0", Pools: []string{"a"}}))(t, `pool: add stream "s0": streams[2].name: "s0" is the name of streams[0]`, ErrExists)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"a", "b"}}))(t, `pool: add stream "x": streams[2].pools[1]: no pool is named "b"`, ErrNotFound, ErrConfig)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"now"}}))(t, `pool: add stream "x": streams[2].pools[0]: pool "now" has policy "inline", which no stream serves`, ErrConfig)
 	wantError(t, s.RemoveStream("x"), `pool: remove stream "x": no such stream`, ErrNotFound)
-	_, err = s.Stream("x")
-	wantError(t, err, `pool: find stream "x": no such stream`, ErrNotFound)
+	refused(s.Stream("x"))(t, `pool: find stream "x": no such stream`, ErrNotFound)
 	if st, err := s.Stream("stream-1"); err != nil || st.Name() != "stream-1" || st.Pools()[0].Name() != "a" {
 		t.Errorf("%v, %v", st, err)
 	}
@@ -198,9 +170,7 @@ func TestRemoveLastStream(t *testing.T) {
 		var ran int
 		unit := func(context.Context) { ran++ }
 		synctest.Wait() // the stream is parked
-		if err := s.RemoveStream("s"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.RemoveStream("s"))
 		submit(t, p, unit)
 		synctest.Wait()
 		if ran != 0 {
@@ -209,16 +179,12 @@ func TestRemoveLastStream(t *testing.T) {
 		if w, err := s.Config().Validate(); err != nil || len(w) != 1 || w[0].Kind != Unserved {
 			t.Errorf("warnings %v, %v", w, err)
 		}
-		if _, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}))(t)
 		synctest.Wait()
 		if ran != 1 {
 			t.Errorf("%d units have run", ran)
 		}
-		if err := s.RemoveStream("s"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.RemoveStream("s"))
 		submit(t, p, unit)
 		closeSet(t, s)
 		if ran != 2 {
@@ -229,6 +195,9 @@ func TestRemoveLastStream(t *testing.T) {
 
 // Pools that are saturated do not delay others with workers of their own.
 // Units that never yield saturate the one pool until the other's have run.
+//
+// Promise (Package pool): Units of one key, or a saturated pool, do not keep units of another key
+// or pool from running. See also TestPools.
 func TestStarvation(t *testing.T) {
 	s := newSet(t, Config{
 		Pools:   []PoolConfig{{Name: "primary"}, {Name: "p1"}, {Name: "p2", Workers: 1}},
@@ -290,10 +259,8 @@ func TestCloseNames(t *testing.T) {
 	cancel()
 	wantError(t, s.Close(ctx), `pool: close: pool "a" has 1 queued, 1 running; pool "b" has 0 queued, 1 running: context canceled`, context.Canceled)
 	wantError(t, a.Submit(ctx, Unit{Run: func(context.Context) {}}), `pool: submit "a": closed`, ErrClosed)
-	_, err := s.AddPool(PoolConfig{Name: "x"})
-	wantError(t, err, `pool: add pool "x": the set is closed`, ErrClosed)
-	_, err = s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}})
-	wantError(t, err, `pool: add stream "x": the set is closed`, ErrClosed)
+	refused(s.AddPool(PoolConfig{Name: "x"}))(t, `pool: add pool "x": the set is closed`, ErrClosed)
+	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}}))(t, `pool: add stream "x": the set is closed`, ErrClosed)
 	for _, err := range []error{s.RemovePool("idle"), s.RemoveStream("s"), s.Resize("a", 1)} {
 		if !errors.Is(err, ErrClosed) {
 			t.Error(err)
@@ -305,9 +272,7 @@ func TestCloseNames(t *testing.T) {
 	if !ran {
 		t.Error("a unit was lost")
 	}
-	if err := goleak.Find(before); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, goleak.Find(before))
 }
 
 // TestResize changes the size of a pool with units, from one goroutine to many and to none.
@@ -321,9 +286,7 @@ func TestResize(t *testing.T) {
 		}
 		sized := func(n Workers, running int) {
 			t.Helper()
-			if err := s.Resize("p", n); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Resize("p", n))
 			synctest.Wait()
 			if f := p.Stats(); f.Running != running || f.Running+f.Queued+int(f.Done) != 100 {
 				t.Errorf("figures %+v, want %d running", f, running)
@@ -343,35 +306,6 @@ func TestResize(t *testing.T) {
 			t.Errorf("figures %+v", f)
 		}
 	})
-}
-
-// TestResizeUnderLoad changes sizes while goroutines submit, with a bounded queue and with streams.
-func TestResizeUnderLoad(t *testing.T) {
-	const submitters, each = 4, 5000
-	s := newSet(t, Config{
-		Pools:   []PoolConfig{{Name: "p", Workers: 3, Queue: 16, WhenFull: WaitWhenFull}},
-		Streams: []StreamConfig{{Pools: []string{"p"}}},
-	})
-	var ran atomic.Int64
-	var all sync.WaitGroup
-	for range submitters {
-		all.Go(func() {
-			for range each {
-				submit(t, s.Default(), func(context.Context) { ran.Add(1) })
-			}
-		})
-	}
-	for i := range 500 {
-		if err := s.Resize("p", []Workers{NoWorkers, 1, 7, Unbounded}[i%4]); err != nil {
-			t.Error(err)
-		}
-		runtime.Gosched()
-	}
-	all.Wait()
-	closeSet(t, s)
-	if n := ran.Load(); n != submitters*each {
-		t.Errorf("%d units have run", n)
-	}
 }
 
 // TestCloseUnderLoad checks that a unit which Submit accepted runs, and one that it refused does
@@ -409,67 +343,17 @@ func TestCloseUnderLoad(t *testing.T) {
 	}
 }
 
-// TestSharedSet checks two servers of a process that share pools, and release them.
-func TestSharedSet(t *testing.T) {
-	s := newSet(t, Config{Pools: []PoolConfig{{Name: "default"}, {Name: "shared"}}})
-	p, _ := s.Pool("shared")
-	one, two := p.Use("server one"), p.Use("server two")
-	err := s.RemovePool("shared")
-	wantError(t, err, `pool: remove pool "shared": "server one" uses it, "server two" uses it`, ErrInUse)
-	one()
-	if err := s.RemovePool("shared"); err == nil || !strings.Contains(err.Error(), "server two") {
-		t.Error(err)
-	}
-	submit(t, p, func(context.Context) {})
-	two()
-	eventually.True(t, "the pool is removed", func() bool { return s.RemovePool("shared") == nil })
-}
-
 // TestDumpOfRunning checks that a set that was changed while it ran is dumped with its changes.
 func TestDumpOfRunning(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a", Workers: 2}}})
 	_, _ = s.AddPool(PoolConfig{Name: "b", Workers: NoWorkers, Policy: Keyed, Queue: 10, WhenFull: WaitWhenFull})
-	st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"b", "a"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"b", "a"}}))(t)
 	st.SetScheduler(WeightedRandom(5))
-	if err := s.Resize("a", Unbounded); err != nil {
-		t.Fatal(err)
-	}
-	want := `{
-  "pools": [
-    {
-      "name": "a",
-      "policy": "fifo",
-      "workers": "unbounded"
-    },
-    {
-      "name": "b",
-      "policy": "keyed",
-      "workers": "none",
-      "queue": 10,
-      "when_full": "wait"
-    }
-  ],
-  "streams": [
-    {
-      "name": "s",
-      "pools": [
-        "b",
-        "a"
-      ],
-      "scheduler": "weighted_random",
-      "weights": [
-        5,
-        1
-      ]
-    }
-  ],
-  "default_pool": "a"
-}
-`
-	if got := string(s.Dump()); got != want {
-		t.Errorf("dump:\n%s", got)
+	try.OK(t, s.Resize("a", Unbounded))
+	want := `{"pools":[{"name":"a","policy":"fifo","workers":"unbounded"},{"name":"b","policy":"keyed","workers":"none","queue":10,"when_full":"wait"}],` +
+		`"streams":[{"name":"s","pools":["b","a"],"scheduler":"weighted_random","weights":[5,1]}],"default_pool":"a"}`
+	var got bytes.Buffer
+	if err := json.Compact(&got, s.Dump()); err != nil || got.String() != want {
+		t.Errorf("%v, dump:\n%s", err, &got)
 	}
 }

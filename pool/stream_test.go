@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // twoPools returns a set with two pools and a stream, which is held. Each pool has n units, which
@@ -87,11 +88,8 @@ func TestSetScheduler(t *testing.T) {
 	if c.Streams[0].Scheduler != ScheduleOther {
 		t.Errorf("configuration %+v", c)
 	}
-	if _, err := c.Validate(); err != nil {
-		t.Error(err)
-	}
-	_, err := Load(s.Dump())
-	wantError(t, err, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
+	try.Works(c.Validate())(t)
+	refused(Load(s.Dump()))(t, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
 }
 
 type backwards struct{}
@@ -147,13 +145,8 @@ func TestLargeWeights(t *testing.T) {
 	s := newSet(t, Config{Pools: []PoolConfig{{Name: "a"}, {Name: "b"}}, Streams: []StreamConfig{{Pools: []string{"a", "b"}}}})
 	s.Streams()[0].SetScheduler(WeightedRandom(weights...))
 	weights[1] = 7 // of which the scheduler knows nothing
-	if _, err := s.AddPool(PoolConfig{}); err != nil {
-		t.Error(err)
-	}
-	again, err := Load(s.Dump())
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.Works(s.AddPool(PoolConfig{}))(t)
+	again := try.Get(Load(s.Dump()))(t)
 	if got := fmt.Sprint(again.Config().Streams[0].Weights); got != "[1000000 1]" {
 		t.Errorf("weights %s", got)
 	}
@@ -255,7 +248,7 @@ func TestParkRace(t *testing.T) {
 		submit(t, p, func(context.Context) { ran <- struct{}{} })
 		select {
 		case <-ran:
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			t.Fatalf("unit %d does not run", i)
 		}
 	}
@@ -278,15 +271,12 @@ func TestKeyedHandedOn(t *testing.T) {
 	ran := make(chan struct{})
 	submit(t, keyed, func(context.Context) { close(ran) })
 	submit(t, first, func(context.Context) { <-ran })
-	other, err := s.AddStream(StreamConfig{Pools: []string{"keyed"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := try.Get(s.AddStream(StreamConfig{Pools: []string{"keyed"}}))(t)
 	eventually.True(t, "the other stream is parked", func() bool { return other.state.Load() == parked })
 	release()
 	select {
 	case <-ran:
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatal("a parked stream did not get the unit")
 	}
 }
@@ -295,15 +285,10 @@ func TestKeyedHandedOn(t *testing.T) {
 func TestRemoveParking(t *testing.T) {
 	s := newSet(t, Config{})
 	for i := range 5000 {
-		st, err := s.AddStream(StreamConfig{Name: "s", Pools: []string{"default"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"default"}}))(t)
 		for range i % 100 {
 			st.Pools() // takes a little time
 		}
-		if err := s.RemoveStream("s"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.RemoveStream("s"))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // twoWithOne returns a set with pools "a" and "b", of one worker each, which is held.
@@ -87,68 +88,9 @@ func TestCancelLast(t *testing.T) {
 		if !waits.Cancel() {
 			t.Error("not cancelled")
 		}
-		if err := waits.Move(s.Default()); !errors.Is(err, ErrNotWaiting) {
-			t.Error(err)
-		}
+		try.Fails(waits.Move(s.Default()))(t, ErrNotWaiting)
 		release()
 		<-closed
-	})
-}
-
-// TestCancelMakesRoom checks that a waiting call of Submit gets the room of a cancelled unit, and
-// that its unit starts even if the unit before it could not.
-func TestCancelMakesRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 2, WhenFull: WaitWhenFull}))
-		p := s.Default()
-		hold(t, p)
-		queued := []*Ticket{ticket(t, p, Unit{}, func() {}), ticket(t, p, Unit{}, func() {})}
-		ran := ""
-		for _, key := range []uint64{0, 1} {
-			go ticket(t, p, Unit{Key: key}, func() { ran += fmt.Sprint(key) })
-			synctest.Wait() // the first waits for room, the other one behind it
-		}
-		if f := p.Stats(); f.Waiting != 2 {
-			t.Fatalf("figures %+v", f)
-		}
-		queued[0].Cancel()
-		synctest.Wait()
-		if f := p.Stats(); f.Waiting != 0 || ran != "1" {
-			t.Errorf("figures %+v, units %q have run", f, ran)
-		}
-	})
-}
-
-// TestKeyedRoom checks that a key whose units fill the queue does not keep a worker from units of
-// other keys. That holds for calls that would be refused and for calls that would wait.
-//
-// Promise (Package pool): Units of one key, or a saturated pool, do not keep units of another key
-// or pool from running. See also TestStarvation.
-func TestKeyedRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, full := range []WhenFull{RejectWhenFull, WaitWhenFull} {
-			s := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 2, Queue: 1, WhenFull: full}))
-			p := s.Default()
-			release := hold(t, p) // key 0
-			ticket(t, p, Unit{}, func() {})
-			ran := 0
-			end := make(chan struct{})
-			ticket(t, p, Unit{Key: 1}, func() { ran++; <-end })
-			if full == WaitWhenFull {
-				go ticket(t, p, Unit{Key: 2}, func() { ran++ })
-			}
-			synctest.Wait()
-			if f := p.Stats(); ran != 1 || f.Queued != 1 || f.MostQueued != 1 {
-				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
-			}
-			close(end) // a worker is free, and the queue is full
-			synctest.Wait()
-			if f := p.Stats(); f.Waiting != 0 || f.Queued != 1 || full == WaitWhenFull && ran != 2 {
-				t.Errorf("%s: %d units have begun, figures %+v", full, ran, f)
-			}
-			release()
-			closeSet(t, s)
-		}
 	})
 }
 
@@ -163,9 +105,7 @@ func TestMove(t *testing.T) {
 	ticket(t, b, Unit{Priority: 2}, func() { order = append(order, "b") })
 	move := func(tk *Ticket, to *Pool) {
 		t.Helper()
-		if err := tk.Move(to); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, tk.Move(to))
 		if tk.Pool() != to {
 			t.Errorf("the unit waits in %q", tk.Pool().Name())
 		}
@@ -201,9 +141,7 @@ func TestMoveRefused(t *testing.T) {
 	ran := false
 	tk := ticket(t, s.Default(), Unit{}, func() { ran = true })
 	now, gone := s.Pools()[1], s.Pools()[2]
-	if err := s.RemovePool("gone"); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, s.RemovePool("gone"))
 	wantError(t, tk.Move(now), `pool: move a unit to "now": policy "inline" has no queue`, errors.ErrUnsupported)
 	wantError(t, tk.Move(gone), `pool: move a unit to "gone": closed`, ErrClosed)
 	inline := ticket(t, now, Unit{}, func() {})
@@ -226,9 +164,7 @@ func TestMoveWaitTime(t *testing.T) {
 		time.Sleep(time.Second)
 		two := newSet(t, Config{})
 		time.Sleep(time.Second)
-		if err := tk.Move(two.Default()); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, tk.Move(two.Default()))
 		closeSet(t, two)
 		if f := two.Default().Stats(); f.Done != 1 || f.WaitTime != 2*time.Second {
 			t.Errorf("figures %+v", f)
@@ -255,12 +191,8 @@ func TestMoveAll(t *testing.T) {
 				t.Errorf("%d units were moved, figures %+v", n, a.Stats())
 			}
 			blocked.Cancel()
-			if n, err := a.MoveAll(a); n != 0 || err != nil {
-				t.Error(n, err)
-			}
-			if n, err := a.MoveAll(b); n != 9 || err != nil {
-				t.Error(n, err)
-			}
+			try.Gives(a.MoveAll(a))(t, 0)
+			try.Gives(a.MoveAll(b))(t, 9)
 			if f := a.Stats(); f.Queued != 0 || f.Running != 1 || f.MovedOut != 9 {
 				t.Errorf("figures %+v", f)
 			}
@@ -312,13 +244,9 @@ func TestReplacePool(t *testing.T) {
 		submit(t, pools[0], func(context.Context) {})
 		wantError(t, s.ReplacePool("old", "main"), `pool: move units to "main": its queue has room for 1 of 2 units`, ErrFull)
 		waits.Cancel()
-		if err := s.ReplacePool("old", "main"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.ReplacePool("old", "main"))
 		wantError(t, <-refused, `pool: submit "old": closed`, ErrClosed)
-		if _, err := s.Pool("old"); !errors.Is(err, ErrNotFound) {
-			t.Error(err)
-		}
+		try.Fails(s.Pool("old"))(t, ErrNotFound)
 		if f := pools[0].Stats(); f.Queued != 3 || f.MovedIn != 2 {
 			t.Errorf("figures %+v", f)
 		}
@@ -385,9 +313,7 @@ func TestTicketsUnderLoad(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if _, err := pools[0].MoveAll(p); err != nil {
-				t.Error(err)
-			}
+			try.Works(pools[0].MoveAll(p))(t)
 			for {
 				err := s.ReplacePool(name, string(Keyed))
 				if err == nil {
@@ -422,22 +348,6 @@ func TestTicketsUnderLoad(t *testing.T) {
 	if q := pools[3].q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}
-}
-
-// TestKeyedCancelled checks that keys of which all units are cancelled are forgotten.
-func TestKeyedCancelled(t *testing.T) {
-	p := newSet(t, onePool(PoolConfig{Policy: Keyed, Workers: 1})).Default()
-	release := hold(t, p)
-	for key := range uint64(100) {
-		tickets := []*Ticket{ticket(t, p, Unit{Key: key}, func() {}), ticket(t, p, Unit{Key: key}, func() {})}
-		for _, tk := range tickets {
-			tk.Cancel()
-		}
-	}
-	if q := p.q.(*keyed); len(q.lines) != 1 || q.turns.n != 0 {
-		t.Errorf("%d keys, %d turns", len(q.lines), q.turns.n)
-	}
-	release()
 }
 
 // TestCancelMany checks that memory stays bounded while units are submitted and cancelled behind
@@ -477,9 +387,7 @@ func TestReplaceIdle(t *testing.T) {
 		for range 2 {
 			submit(t, s.Pools()[1], func(context.Context) { ran <- struct{}{} })
 		}
-		if err := s.ReplacePool("b", "a"); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, s.ReplacePool("b", "a"))
 		closeSet(t, s)
 		if n := len(ran); n != 2 {
 			t.Errorf("%d units have run", n)

@@ -4,10 +4,12 @@ package resource
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // An Op compares the number in an attribute with the number in a pattern.
@@ -44,19 +46,7 @@ func (op Op) orders() bool   { return op == opLeast || op == opMost }
 
 // holds reports whether op is satisfied by a number whose comparison with the other number gave c.
 func (op Op) holds(c int) bool {
-	switch op {
-	case Eq:
-		return c == 0
-	case Ne:
-		return c != 0
-	case Lt:
-		return c < 0
-	case Le:
-		return c <= 0
-	case Gt:
-		return c > 0
-	}
-	return c >= 0
+	return [...]bool{Eq: c == 0, Ne: c != 0, Lt: c < 0, Le: c <= 0, Gt: c > 0, Ge: c >= 0}[op]
 }
 
 // Protocol: Conditions in patterns
@@ -115,7 +105,8 @@ func parseDecimal(b []byte) (d decimal, ok bool) {
 	}
 	exponent := 0
 	if i := bytes.IndexAny(b, "eE"); i >= 0 {
-		if exponent, ok = parseExponent(b[i+1:]); !ok {
+		var err error
+		if exponent, err = strconv.Atoi(string(b[i+1:])); err != nil || max(exponent, -exponent) > maxExponent {
 			return d, false
 		}
 		b = b[:i]
@@ -138,26 +129,6 @@ func parseDecimal(b []byte) (d decimal, ok bool) {
 		return decimal{}, true // all zeros are the same number
 	}
 	return d, true
-}
-
-// parseExponent reads the power of ten of a number.
-func parseExponent(b []byte) (n int, ok bool) {
-	negative := false
-	if len(b) > 0 && (b[0] == '-' || b[0] == '+') {
-		negative, b = b[0] == '-', b[1:]
-	}
-	if len(b) == 0 || !digits(b) {
-		return 0, false
-	}
-	for _, c := range b {
-		if n = 10*n + int(c-'0'); n > maxExponent {
-			return 0, false
-		}
-	}
-	if negative {
-		n = -n
-	}
-	return n, true
 }
 
 func digits(b []byte) bool {
@@ -196,28 +167,14 @@ func (d *decimal) sign() int {
 // compare returns -1, 0 or 1 if d is less than, equal to, or greater than o.
 func (d *decimal) compare(o *decimal) int {
 	s, t := d.sign(), o.sign()
-	switch {
-	case s != t && s < t:
-		return -1
-	case s != t:
-		return 1
-	case s == 0:
-		return 0
-	case d.size != o.size:
-		if d.size < o.size {
-			return -s
-		}
-		return s
+	if s != t || s == 0 {
+		return cmp.Compare(s, t)
 	}
-	for i := range max(len(d.whole)+len(d.part), len(o.whole)+len(o.part)) {
-		switch a, b := d.digit(i), o.digit(i); {
-		case a < b:
-			return -s
-		case a > b:
-			return s
-		}
+	c := cmp.Compare(d.size, o.size)
+	for i := 0; c == 0 && i < max(len(d.whole)+len(d.part), len(o.whole)+len(o.part)); i++ {
+		c = cmp.Compare(d.digit(i), o.digit(i))
 	}
-	return 0
+	return s * c
 }
 
 // compareNumbers compares two decimal numbers without rounding and returns -1, 0 or 1. ok is false
@@ -290,13 +247,10 @@ func (l *List) condition(name string, op Op, operand string) error {
 
 // firstCondition returns the first condition for which want holds.
 func (l *List) firstCondition(want func(Op) bool) (attr, bool) {
-	w := l.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
+	for a := range each(l.Wire()) {
 		if a.op != 0 && want(a.op) {
 			return a, true
 		}
-		at = a.end
 	}
 	return attr{}, false
 }
@@ -336,38 +290,20 @@ func (l *List) Compared(yield func(string) bool) {
 
 // WithoutConditions returns a copy of the list without its conditions.
 func (l *List) WithoutConditions() List {
-	return l.without(func(op Op) bool { return op != 0 })
+	return l.without(func(a attr) bool { return a.op != 0 })
 }
 
 // WithoutOrder returns a copy of the list without its order.
-func (l *List) WithoutOrder() List { return l.without(Op.orders) }
-
-func (l *List) without(drop func(Op) bool) List {
-	var kept List
-	w := l.Wire()
-	kept.own(len(w))
-	n := 0
-	for a := range each(w) {
-		if !drop(a.op) {
-			kept.buf = append(kept.buf, w[a.at:a.end]...)
-			n++
-		}
-	}
-	kept.stamp(n)
-	return kept
-}
+func (l *List) WithoutOrder() List { return l.without(func(a attr) bool { return a.op.orders() }) }
 
 // Answer returns the attributes of a resource that answer the pattern l: the pattern's known
 // attributes, and the wanted ones with the values that the resource has.
 func (l *List) Answer(resource *List) List {
-	var a List
 	if l.Conditional() {
-		a = l.WithoutConditions()
-	} else {
-		a = l.Clone()
+		plain := l.WithoutConditions()
+		return plain.filled(resource)
 	}
-	a.Fill(resource)
-	return a
+	return l.filled(resource)
 }
 
 // Meets reports whether the comparisons of a pattern hold for a resource, and whether owner is the
@@ -382,31 +318,15 @@ func Meets(owner GID, resource, pattern *List) bool {
 // compares reports whether the comparisons of a pattern's wire form hold for a
 // resource.
 func compares(resource *List, p []byte) bool {
-	for at := listHead; at < len(p); {
-		a := attrAt(p, at)
-		at = a.end
-		if !a.op.compares() {
-			continue
-		}
-		v, _ := resource.getBytes(a.name)
-		if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
-			return false
+	for a := range each(p) {
+		if a.op.compares() {
+			v, _ := get(resource, a.name)
+			if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
+				return false
+			}
 		}
 	}
 	return true
-}
-
-// getBytes is Get with a name that is a view.
-func (l *List) getBytes(name []byte) ([]byte, bool) {
-	w := l.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
-		if a.known && bytes.Equal(a.name, name) {
-			return a.value, true
-		}
-		at = a.end
-	}
-	return nil, false
 }
 
 // A Rank is the position of a resource in an order. The zero Rank comes after all others.
@@ -483,7 +403,7 @@ func conditionOf(vlen uint32) (op Op, size int, ok bool) {
 }
 
 // appendText appends a condition in a readable form.
-func appendText(b []byte, a *attr, name string) []byte {
+func appendText(b []byte, a attr, name string) []byte {
 	switch {
 	case a.op.compares():
 		return fmt.Appendf(b, "%s%v%s", name, a.op, a.value)

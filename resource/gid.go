@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -115,4 +116,42 @@ func PutGID(b []byte, g GID) {
 // GetGID reads the 16 bytes at the start of b.
 func GetGID(b []byte) GID {
 	return GID{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}
+}
+
+// idsName is the attribute of a pattern that selects resources by their identifiers. No
+// resource has it.
+const idsName = SystemPrefix + "ids"
+
+const gidLen = 16 // bytes of an identifier as PutGID writes it
+
+// NewIDs returns the pattern that the resources with these identifiers match, whatever their
+// attributes. Only watches use such a pattern. NewIDs fails with ErrTooLarge for more than
+// MaxValue/16 identifiers (1,048,576).
+func NewIDs(ids ...GID) (*List, error) {
+	ids = slices.Clone(ids)
+	slices.SortFunc(ids, GID.Compare)
+	ids = slices.Compact(ids)
+	b := make([]byte, gidLen*len(ids))
+	for i, id := range ids {
+		PutGID(b[gidLen*i:], id)
+	}
+	l := new(List)
+	if err := l.Add(idsName, b); err != nil {
+		return nil, fmt.Errorf("a pattern of %d identifiers: %w", len(ids), err)
+	}
+	return l, nil
+}
+
+// IDs returns the identifiers of a pattern that NewIDs has made. It reports false for any
+// other pattern.
+func IDs(pattern *List) (ids map[GID]struct{}, ok bool) {
+	b, ok := pattern.Get(idsName)
+	if !ok {
+		return nil, false
+	}
+	ids = make(map[GID]struct{}, len(b)/gidLen)
+	for ; len(b) >= gidLen; b = b[gidLen:] {
+		ids[GetGID(b)] = struct{}{}
+	}
+	return ids, true
 }

@@ -144,11 +144,11 @@ func appendAttr[V string | []byte](l *List, name string, value V, vlen uint32) e
 
 // attr is one attribute in a wire form.
 type attr struct {
-	at, end int // bounds of the whole attribute
-	name    []byte
-	value   []byte // nil if absent; the operand of a condition
-	known   bool
-	op      Op // 0: no condition
+	wire  []byte // the whole attribute
+	name  []byte
+	value []byte // nil if absent; the operand of a condition
+	known bool
+	op    Op // 0: no condition
 }
 
 // each yields the attributes of a valid wire form.
@@ -159,42 +159,42 @@ func each(w []byte) iter.Seq[attr] {
 			if !yield(a) {
 				return
 			}
-			at = a.end
+			at += len(a.wire)
 		}
 	}
 }
 
 // absent reports whether the attribute has no value: it is wanted, or lacking.
-func (a *attr) absent() bool { return !a.known && a.op == 0 }
+func (a attr) absent() bool { return !a.known && a.op == 0 }
 
 func attrAt(w []byte, at int) attr {
 	n := int(binary.LittleEndian.Uint16(w[at:]))
 	v := vlenOf(w, at)
-	a := attr{at: at, end: at + attrHead + n}
-	a.name = w[at+attrHead : a.end : a.end]
-	if v == absent {
-		return a
+	end := at + attrHead + n
+	a := attr{name: w[at+attrHead : end : end]}
+	if v != absent {
+		size := int(v)
+		if v <= MaxValue {
+			a.known = true
+		} else {
+			a.op, size, _ = conditionOf(v)
+		}
+		a.value = w[end : end+size : end+size]
+		end += size
 	}
-	size := int(v)
-	if v <= MaxValue {
-		a.known = true
-	} else {
-		a.op, size, _ = conditionOf(v)
-	}
-	a.value = w[a.end : a.end+size : a.end+size]
-	a.end += size
+	a.wire = w[at:end]
 	return a
 }
 
 // Get returns the value of the first known attribute with that name, as a view.
-func (l *List) Get(name string) ([]byte, bool) {
-	w := l.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
-		if a.known && string(a.name) == name {
+func (l *List) Get(name string) ([]byte, bool) { return get(l, name) }
+
+// get is Get with a name that may be a view.
+func get[N string | []byte](l *List, name N) ([]byte, bool) {
+	for a := range each(l.Wire()) {
+		if a.known && string(a.name) == string(name) {
 			return a.value, true
 		}
-		at = a.end
 	}
 	return nil, false
 }
@@ -258,102 +258,81 @@ func (l *List) Complete() bool {
 
 // Replace gives a name one value. The value replaces that of the first attribute with the name, and
 // later attributes with the name are removed. If no attribute has the name, Replace adds one.
-func (l *List) Replace(name string, value []byte) error {
-	n := 0
-	for a := range each(l.Wire()) {
-		if string(a.name) == name && a.op == 0 {
-			n++
-		}
-	}
-	if n > 1 {
-		value = bytes.Clone(value) // value may be a view of the list
-		var kept List
-		kept.own(len(l.Wire()))
-		w, count, met := l.Wire(), 0, false
-		for a := range each(w) {
-			if string(a.name) == name && a.op == 0 {
-				if met {
-					continue
-				}
-				met = true
-			}
-			kept.buf = append(kept.buf, w[a.at:a.end]...)
-			count++
-		}
-		kept.stamp(count)
-		if err := kept.Set(name, value); err != nil {
-			return err
-		}
-		*l = kept
-		return nil
-	}
-	return l.Set(name, value)
-}
+func (l *List) Replace(name string, value []byte) error { return l.set(name, value, true) }
 
 // Set sets the value of the first attribute with that name, or adds an attribute.
-func (l *List) Set(name string, value []byte) error {
+func (l *List) Set(name string, value []byte) error { return l.set(name, value, false) }
+
+// set is Replace if the attribute is to be the only one with its name, else Set.
+func (l *List) set(name string, value []byte, only bool) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
+	is := func(a attr) bool { return string(a.name) == name && a.op == 0 }
+	found, met := false, false
 	for a := range each(l.Wire()) {
-		if string(a.name) != name || a.op != 0 {
-			continue
-		}
-		grown := len(l.Wire()) - len(a.value) + len(value)
-		if len(value) > MaxValue || grown > MaxList {
-			return fmt.Errorf("%w: the value of %q has %d bytes", ErrTooLarge, name, len(value))
-		}
-		l.own(len(value))
-		if len(value) != len(a.value) {
-			value = bytes.Clone(value) // value may be a view of the bytes that splice moves
-		}
-		l.splice(a, value)
-		return nil
+		found = found || is(a)
 	}
-	return l.Add(name, value)
+	if !found {
+		return l.Add(name, value)
+	}
+	kept := l.rebuilt(len(l.Wire())+len(value), func(b []byte, a attr) []byte {
+		switch {
+		case !is(a), met && !only:
+			return append(b, a.wire...)
+		case met:
+			return b
+		}
+		met = true
+		return a.appendWith(b, value)
+	})
+	if len(value) > MaxValue || len(kept.buf) > MaxList {
+		return fmt.Errorf("%w: the value of %q has %d bytes", ErrTooLarge, name, len(value))
+	}
+	*l = kept
+	return nil
 }
 
-// splice replaces the value of the attribute a of an owned list, in place if its memory has room.
-func (l *List) splice(a attr, value []byte) {
-	n := l.Len()
-	from, to := a.end-len(a.value), a.end
-	tail := len(l.buf) - to
-	size := from + len(value) + tail
-	if size > cap(l.buf) {
-		b := make([]byte, size, size+64)
-		copy(b, l.buf[:from])
-		copy(b[from+len(value):], l.buf[to:])
-		copy(b[from:], value)
-		l.buf = b
-	} else {
-		old := l.buf[to:]
-		l.buf = l.buf[:size]
-		copy(l.buf[from+len(value):], old)
-		copy(l.buf[from:], value)
+// rebuilt returns the list of what put appends for each attribute of l. For an attribute that is to
+// be left out, put appends nothing. size is about how many bytes the result has.
+func (l *List) rebuilt(size int, put func(b []byte, a attr) []byte) List {
+	b, n := make([]byte, listHead, size), 0
+	for a := range each(l.Wire()) {
+		had := len(b)
+		if b = put(b, a); len(b) > had {
+			n++
+		}
 	}
-	binary.LittleEndian.PutUint32(l.buf[a.at+2:], uint32(len(value)))
-	l.stamp(n)
+	r := List{buf: b}
+	r.stamp(n)
+	return r
+}
+
+// appendWith appends the attribute with another value to b.
+func (a attr) appendWith(b, value []byte) []byte {
+	at := len(b)
+	b = append(b, a.wire[:len(a.wire)-len(a.value)]...)
+	binary.LittleEndian.PutUint32(b[at+2:], uint32(len(value)))
+	return append(b, value...)
 }
 
 // Remove removes every attribute with that name and returns how many it removed.
 func (l *List) Remove(name string) (removed int) {
-	var kept List
-	kept.own(len(l.Wire()))
-	n := 0
-	w := l.Wire()
-	for a := range each(w) {
-		if string(a.name) == name {
-			removed++
-			continue
-		}
-		kept.buf = append(kept.buf, w[a.at:a.end]...)
-		n++
-	}
-	if removed > 0 {
-		kept.stamp(n)
+	kept := l.without(func(a attr) bool { return string(a.name) == name })
+	if removed = l.Len() - kept.Len(); removed > 0 {
 		*l = kept
 	}
 	return removed
+}
+
+// without returns a copy of the list without the attributes for which drop reports true.
+func (l *List) without(drop func(attr) bool) List {
+	return l.rebuilt(len(l.Wire()), func(b []byte, a attr) []byte {
+		if drop(a) {
+			return b
+		}
+		return append(b, a.wire...)
+	})
 }
 
 // few is up to how many attributes of one list are searched one by one in another list. For more of
@@ -361,98 +340,70 @@ func (l *List) Remove(name string) (removed int) {
 // square.
 const few = 16
 
-// Fill gives each absent attribute its value in from. An attribute that from lacks stays absent.
-// Fill works in place if there is room and few attributes are absent.
-func (l *List) Fill(from *List) {
-	l.own(0)
-	if l.lacksMany() {
-		l.fillMany(from)
-		return
-	}
-	for at := listHead; at < len(l.buf); {
-		a := attrAt(l.buf, at)
-		if a.absent() {
-			if v, ok := from.Get(string(a.name)); ok && len(l.buf)+len(v) <= MaxList {
-				l.splice(a, v)
-				a = attrAt(l.buf, at)
-			}
-		}
-		at = a.end
-	}
-}
+// Fill gives each absent attribute its value in from. An attribute that from lacks stays absent,
+// and so does one whose value would make the list too large.
+func (l *List) Fill(from *List) { *l = l.filled(from) }
 
-// lacksMany reports whether more than few attributes are absent.
-func (l *List) lacksMany() bool {
-	n := 0
-	for a := range each(l.Wire()) {
-		if a.absent() {
-			n++
+// filled returns what Fill makes of the list.
+func (l *List) filled(from *List) List {
+	v := l.filler(from)
+	return l.rebuilt(l.FilledLen(from), func(b []byte, a attr) []byte {
+		if value := v.of(a); value != nil {
+			return a.appendWith(b, value)
 		}
-		if n > few {
-			return true
-		}
-	}
-	return false
-}
-
-// fillMany is Fill for any number of absent attributes. The list must be owned.
-func (l *List) fillMany(from *List) {
-	size, values := l.filled(from.firstValues())
-	b := make([]byte, listHead, size)
-	i := 0
-	for a := range each(l.Wire()) {
-		at := len(b)
-		b = append(b, l.Wire()[a.at:a.end]...)
-		if !a.absent() {
-			continue
-		}
-		if v := values[i]; v != nil {
-			binary.LittleEndian.PutUint32(b[at+2:], uint32(len(v)))
-			b = append(b, v...)
-		}
-		i++
-	}
-	n := l.Len()
-	l.buf = b
-	l.stamp(n)
+		return append(b, a.wire...)
+	})
 }
 
 // FilledLen returns how many bytes the wire form of the list would have after Fill.
 func (l *List) FilledLen(from *List) int {
-	get := from.Get
-	if l.lacksMany() {
-		get = from.firstValues()
-	}
-	size, _ := l.filled(get)
-	return size
-}
-
-// filled returns the value for each absent attribute, in order, nil for an attribute that stays
-// absent. size is the length of the wire form with the values.
-func (l *List) filled(get func(name string) ([]byte, bool)) (size int, values [][]byte) {
-	size = len(l.Wire())
-	for name := range l.Wanted() {
-		v, ok := get(name)
-		if !ok || size+len(v) > MaxList {
-			v = nil
-		} else if v == nil {
-			v = []byte{}
-		}
-		size += len(v)
-		values = append(values, v)
-	}
-	return size, values
-}
-
-// firstValues returns a function like Get that uses a table of the list.
-func (l *List) firstValues() func(name string) ([]byte, bool) {
-	table := make(map[string][]byte, l.Len())
+	v := l.filler(from)
 	for a := range each(l.Wire()) {
-		if _, ok := table[string(a.name)]; !ok && a.known {
-			table[string(a.name)] = a.value
+		v.of(a)
+	}
+	return v.size
+}
+
+// A filler has the values with which Fill fills a list.
+type filler struct {
+	from  *List
+	table map[string][]byte // the first value of each name in from; nil: few are looked for
+	size  int               // of the wire form of the list, with the values so far
+}
+
+// filler returns the filler for l.
+func (l *List) filler(from *List) filler {
+	v, absent := filler{from: from, size: len(l.Wire())}, 0
+	for range l.Wanted() {
+		absent++
+	}
+	if absent > few {
+		v.table = make(map[string][]byte, from.Len())
+		for a := range each(from.Wire()) {
+			if _, ok := v.table[string(a.name)]; !ok && a.known {
+				v.table[string(a.name)] = a.value
+			}
 		}
 	}
-	return func(name string) ([]byte, bool) { v, ok := table[name]; return v, ok }
+	return v
+}
+
+// of returns the value for an attribute of the list, nil if the attribute stays as it is. It must
+// be called once with each attribute, in order.
+func (v *filler) of(a attr) (value []byte) {
+	switch {
+	case !a.absent():
+		return nil
+	case v.table != nil:
+		value = v.table[string(a.name)]
+	default:
+		value, _ = get(v.from, a.name)
+	}
+	if v.size+len(value) > MaxList {
+		return nil
+	}
+	v.size += len(value)
+	return value
 }
 
 // Clone returns a copy that shares no memory with l.
@@ -489,7 +440,7 @@ func (l *List) String() string {
 		name, value := string(a.name), string(a.value)
 		name = display.QuoteIf(strings.ContainsAny(name, `=",`), name)
 		if a.op != 0 {
-			b = appendText(b, &a, name)
+			b = appendText(b, a, name)
 			continue
 		}
 		b = append(b, name...)
@@ -600,4 +551,12 @@ func View(b []byte) (List, error) {
 		return List{}, &MalformedError{0, "not a wire form"}
 	}
 	return List{view: b}, nil
+}
+
+// A Record is a resource as a directory has it: its attributes with their owner and revision. The
+// function that returns a Record says whether its attributes may be changed.
+type Record struct {
+	ID, Owner GID
+	Revision  uint64 // grows with every change of the attributes
+	Attrs     List
 }

@@ -20,7 +20,7 @@ type Attributes interface {
 // AppendAttrs adds the attributes of l to another list.
 func (l *List) AppendAttrs(to *List) error {
 	for a := range each(l.Wire()) {
-		if err := appendAttr(to, string(a.name), a.value, vlenOf(l.Wire(), a.at)); err != nil {
+		if err := appendAttr(to, string(a.name), a.value, vlenOf(a.wire, 0)); err != nil {
 			return err
 		}
 	}
@@ -189,13 +189,10 @@ func IsSystem(l *List) bool {
 
 // SeesSystem reports whether a pattern has an attribute of the library as a known or compared one.
 func SeesSystem(pattern *List) bool {
-	w := pattern.Wire()
-	for at := listHead; at < len(w); {
-		a := attrAt(w, at)
+	for a := range each(pattern.Wire()) {
 		if (a.known || a.op.compares()) && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
 			return true
 		}
-		at = a.end
 	}
 	return false
 }

@@ -4,11 +4,13 @@ package resource
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -69,16 +71,12 @@ func TestListAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				p := pair{name.Draw(t, "n"), value.Draw(t, "v"), true}
-				if err := l.Add(p.name, p.value); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.Add(p.name, p.value))
 				model = append(model, p)
 			},
 			"want": func(t *rapid.T) {
 				p := pair{name.Draw(t, "n"), nil, false}
-				if err := l.Want(p.name); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.Want(p.name))
 				model = append(model, p)
 			},
 			"set": func(t *rapid.T) {
@@ -86,9 +84,7 @@ func TestListAgainstModel(t *testing.T) {
 				if len(model) > 0 && rapid.Bool().Draw(t, "there") {
 					n = rapid.SampledFrom(model).Draw(t, "p").name
 				}
-				if err := l.Set(n, v); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(l.Set(n, v))
 				for i := range model {
 					if model[i].name == n {
 						model[i] = pair{n, v, true}
@@ -114,10 +110,7 @@ func TestListAgainstModel(t *testing.T) {
 				model = left
 			},
 			"view": func(t *rapid.T) { // a parsed list behaves like the original
-				v, err := ParseList(bytes.Clone(l.Wire()))
-				if err != nil {
-					t.Fatal(err)
-				}
+				v := must.Get(ParseList(bytes.Clone(l.Wire())))
 				l = v
 			},
 			"": func(t *rapid.T) {
@@ -162,15 +155,8 @@ func TestFill(t *testing.T) {
 	_ = p.Want("empty")
 	_ = r.AddString("port", "80")
 	_ = r.AddString("empty", "")
-	p.Fill(&r)
-	if v, ok := p.Get("port"); !ok || string(v) != "80" {
-		t.Errorf("port is %q, %v", v, ok)
-	}
-	if v, ok := p.Get("empty"); !ok || len(v) != 0 {
-		t.Errorf("empty is %q, %v: empty is not absent", v, ok)
-	}
-	if _, ok := p.Get("missing"); ok {
-		t.Error("missing is known")
+	if p.Fill(&r); p.String() != "{type=server, port=80, missing=?, empty=}" { // empty is not absent
+		t.Error(&p)
 	}
 }
 
@@ -185,9 +171,7 @@ func TestBadInput(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range MaxAttrs {
-		if err := l.AddString(fmt.Sprint(i), ""); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.AddString(fmt.Sprint(i), ""))
 	}
 	if err := l.AddString("more", ""); !errors.Is(err, ErrTooLarge) {
 		t.Error(err)
@@ -216,9 +200,7 @@ func FuzzParseList(f *testing.F) {
 		}
 		var again List
 		for a := range each(l.Wire()) {
-			if err := add(&again, string(a.name), a.value, !a.known); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(add(&again, string(a.name), a.value, !a.known))
 		}
 		if !again.Equal(&l) {
 			t.Fatal("what was parsed is written differently")
@@ -233,10 +215,7 @@ func TestMatches(t *testing.T) {
 		p    Match
 		want bool
 	}{{nil, true}, {Match{"type": "server"}, true}, {Match{"model": "second"}, true}, {Match{"type": "serve"}, false}, {Match{"typ": "server"}, false}} {
-		p, err := NewPattern(c.p, "any")
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(NewPattern(c.p, "any"))
 		if Matches(r, p) != c.want {
 			t.Errorf("%v matches: %v", p, !c.want)
 		}
@@ -254,4 +233,75 @@ func ExampleList() {
 	_ = l.Want("load")
 	fmt.Println(&l)
 	// Output: {type=server, tag=fast, tag=cheap, load=?}
+}
+
+// A value that is a view of the list itself may be given to another of its attributes, whether the
+// list gets longer or shorter.
+func TestSetOfOwnValue(t *testing.T) {
+	for _, old := range []string{"", "0", "a value longer than the other"} {
+		var l List
+		_ = l.AddString("a", old)
+		_ = l.AddString("b", "0123456789")
+		v, _ := l.Get("b")
+		must.OK(l.Set("a", v))
+		if a, b := l.GetString("a"), l.GetString("b"); a != "0123456789" || b != "0123456789" {
+			t.Errorf("a is %q and b %q after %q", a, b, old)
+		}
+	}
+}
+
+// Parsing a list from the wire allocates nothing.
+func TestParseAllocs(t *testing.T) {
+	var l List
+	for _, n := range []string{"type", "a name that is longer than thirty-two bytes", "site"} {
+		_ = l.AddString(n, "value")
+	}
+	if n := testing.AllocsPerRun(100, func() { _, _ = ParseList(l.Wire()) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A node is written as twelve digits, and no other text is read as a node.
+func TestNodeIDText(t *testing.T) {
+	for _, n := range []NodeID{0, 1, 0xabc, 1<<48 - 1} {
+		b, err := json.Marshal(n)
+		var back NodeID
+		if err != nil || len(b) != 14 || json.Unmarshal(b, &back) != nil || back != n {
+			t.Errorf("%x: %s, %v, read as %x", n, b, err, back)
+		}
+	}
+	for _, s := range []string{"", "1", "00000000000g", "0000000000001", "+00000000001", "0x0000000001"} {
+		n := NodeID(7)
+		if err := n.UnmarshalText([]byte(s)); !errors.Is(err, ErrBadGID) || n != 7 {
+			t.Errorf("%q: %x, %v", s, n, err)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	a, b := MakeGID(1, 2, 3), MakeGID(4, 5, 6)
+	for _, want := range [][]GID{nil, {a}, {b, a, b}} {
+		l := must.Get(NewIDs(want...))
+		got, ok := IDs(l)
+		if !ok || len(got) != min(len(want), 2) {
+			t.Errorf("%v of %v, %v", got, want, ok)
+		}
+		for _, id := range want {
+			if _, ok := got[id]; !ok {
+				t.Errorf("%v is not among %v", id, got)
+			}
+		}
+	}
+	if _, ok := IDs(new(List)); ok {
+		t.Error("an empty pattern has identifiers")
+	}
+	must.Get(NewIDs(make([]GID, 3)...))
+	many := make([]GID, MaxValue/16+1)
+	for i := range many {
+		many[i] = a.WithSerial(uint32(i))
+	}
+	if _, err := NewIDs(many...); !errors.Is(err, ErrTooLarge) {
+		t.Error(err)
+	}
+	must.Get(NewIDs(many[1:]...))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
 )
@@ -23,37 +24,21 @@ func talk(t *testing.T, opts ...rocl.Option) {
 	if a.ID().Node() == b.ID().Node() {
 		t.Fatal("two nodes have one number")
 	}
-	srv, err := b.Register(ctx, rocl.Attrs{"type": "server", "load": "3"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	me, err := a.Register(ctx, rocl.Attrs{"type": "client"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := a.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := must.Get(b.Register(ctx, rocl.Attrs{"type": "server", "load": "3"}))
+	me := must.Get(a.Register(ctx, rocl.Attrs{"type": "client"}))
+	found := must.Get(a.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load")))
 	if found.ID != srv.ID() || found.Attrs.GetString("load") != "3" {
 		t.Fatalf("found %v %v", found.ID, &found.Attrs)
 	}
-	if err := me.SendBytes(ctx, found.ID, 7, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := srv.Recv(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(me.SendBytes(ctx, found.ID, 7, []byte("hello")))
+	m := must.Get(srv.Recv(ctx))
 	if string(m.Bytes()) != "hello" || m.From() != me.ID() || m.Tag() != 7 {
 		t.Fatalf("got %q from %v tag %d", m.Bytes(), m.From(), m.Tag())
 	}
-	if err := srv.Send(ctx, m.From(), 8, m.Buffer()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(srv.Send(ctx, m.From(), 8, m.Buffer()))
 	m.Release()
-	if m, err = me.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(8)); err != nil || string(m.Bytes()) != "hello" {
-		t.Fatal(err)
+	if m = must.Get(me.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(8))); string(m.Bytes()) != "hello" {
+		t.Fatalf("got %q back", m.Bytes())
 	}
 	m.Release()
 }

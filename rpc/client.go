@@ -139,13 +139,13 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	var h requestHeader
 	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
-		return out, c.failed(name, provider, err)
+		return out, c.wrap(name, provider, err)
 	}
 	m, err := c.r.Call(ctx, provider, callID(name), b)
 	h.release()
 	if err != nil {
 		b.Release()
-		return out, c.failed(name, provider, sendError{err, provider})
+		return out, c.wrap(name, provider, sendError{err, provider})
 	}
 	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
 }
@@ -170,10 +170,7 @@ func result[Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 		}
 	}
 	m.Release()
-	if err != nil {
-		return out, c.failed(name, provider, err)
-	}
-	return out, nil
+	return out, c.wrap(name, provider, err)
 }
 
 // encodeRequest returns the message of a request, and fills in its header.
@@ -200,7 +197,10 @@ func encodeRequest[In any](ctx context.Context, c *Client, in In, cfg *config, h
 	}
 	b, err = formatOf[In](cfg.in).encode(&c.overflow, h.size(), in)
 	if err != nil || b.Len()-h.size() > c.overflow.limit {
-		b, err = argumentsElsewhere(ctx, c, in, cfg, h, b, err)
+		var v *unsent
+		if v, err = unsentOf(&c.overflow, formatOf[In](cfg.in), h.size(), in, b, err); err == nil {
+			b, err = c.argumentsElsewhere(ctx, v, cfg.isOneWay, h)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the arguments: %w", err)
@@ -231,10 +231,10 @@ type sendError struct {
 
 func (e sendError) Unwrap() error { return e.error }
 
-// failed returns err with the call and the provider, each named once, unless it is an *Error.
-func (c *Client) failed(name string, provider rocl.GID, err error) error {
-	if e, ok := err.(*Error); ok {
-		return e
+// wrap returns err with the call and the provider, each named once, unless it is nil or an *Error.
+func (c *Client) wrap(name string, provider rocl.GID, err error) error {
+	if _, isNamed := err.(*Error); isNamed || err == nil {
+		return err
 	}
 	if e := (sendError{}); errors.As(err, &e) && e.provider == provider {
 		return fmt.Errorf("rpc: call %q: %w", name, err)
@@ -250,14 +250,6 @@ func (c *Client) remote(name string, provider rocl.GID, status byte, body []byte
 	}
 	e.Call, e.Provider, e.Ran = name, provider, status == statusError
 	return e
-}
-
-// whyEnded returns the reason in a message with tagCancel for a stream with the context ctx.
-func whyEnded(ctx context.Context) byte {
-	if ctx.Err() == context.DeadlineExceeded {
-		return whyDeadline
-	}
-	return whyCancelled
 }
 
 // tellMost is how many bytes one message with tagCancel or tagReceipt has at most.
@@ -327,10 +319,8 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 	cfg.isOneWay = true
 	return c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
 		if s := nestedServer(ctx, provider); s != nil {
-			if isSent, err := sendNested(ctx, c, s, name, in, cfg); err != nil {
-				return c.failed(name, provider, err)
-			} else if isSent {
-				return nil
+			if isSent, err := sendNested(ctx, c, s, name, in, cfg); isSent {
+				return c.wrap(name, provider, err)
 			}
 		}
 		var h requestHeader
@@ -345,9 +335,6 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 				err = sendError{err, provider}
 			}
 		}
-		if err != nil {
-			return c.failed(name, provider, err)
-		}
-		return nil
+		return c.wrap(name, provider, err)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The identifier of a name is its 64-bit xxhash, which other programs compute too.
@@ -27,28 +28,18 @@ func TestGoldenNames(t *testing.T) {
 
 // A name whose identifier another name has is refused, and the error names both.
 func TestCollision(t *testing.T) {
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
 	defer c.Close()
-	s, err := NewServer(t.Context(), c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewServer(t.Context(), c, nil))(t)
 	defer s.Close(t.Context())
 	names := maps.Clone(*s.names.Load()) // as if the two names had the same hash
 	names[callID("second")] = &method{name: "first", stats: new(methodStats)}
 	s.names.Store(&names)
 	f := func(context.Context, struct{}) (struct{}, error) { return struct{}{}, nil }
-	err = Register(s, "second", f)
+	err := Register(s, "second", f)
 	if !errors.Is(err, ErrCollision) || !strings.Contains(err.Error(), `"first"`) || !strings.Contains(err.Error(), `"second"`) {
 		t.Error(err)
 	}
-	if err := Register(s, "third", f); err != nil {
-		t.Error(err)
-	}
-	if err := Register(s, "third", f); !errors.Is(err, ErrExists) {
-		t.Error(err)
-	}
+	try.Check(t, Register(s, "third", f))
+	try.Fails(Register(s, "third", f))(t, ErrExists)
 }

@@ -5,7 +5,6 @@ package rpc_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"iter"
 	"net"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"
@@ -59,23 +59,13 @@ func (f *breakable) cut() int {
 func TestConnectionCut(t *testing.T) {
 	f := newBreakable()
 	cl := rocltest.Cluster(t, 1)
-	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocl.WithTransports(f)), nil, rpc.WithOverflow(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), cl.Open(0, rocl.WithTransports(f)), rpc.CallOverflow(limit))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	s := serve(t, cl.Open(0, rocl.WithTransports(f)), rpc.WithOverflow(limit))
+	c := client(t, cl.Open(0, rocl.WithTransports(f)), rpc.CallOverflow(limit))
 	var ran atomic.Int64
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { ran.Add(1); return p, nil }),
 		rpc.RegisterStream(s, "count", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	const rounds = 30
 	var calls sync.WaitGroup
 	for _, n := range []int{10, limit / 2, 100 * limit} {
@@ -103,9 +93,7 @@ func TestConnectionCut(t *testing.T) {
 		}
 	})
 	calls.Wait()
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(10)); err != nil { // connects, if the last cut was the last event
-		t.Error(err)
-	}
+	try.Works(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(10)))(t) // connects, if the last cut was the last event
 	if f.cut() == 0 {
 		t.Error("there is no connection to cut")
 	}

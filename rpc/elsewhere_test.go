@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -22,35 +23,17 @@ import (
 // names.
 func TestElsewhereForged(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s, err := NewServer(t.Context(), cl.Open(0, rocltest.TCP()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewServer(t.Context(), cl.Open(0, rocltest.TCP()), nil))(t)
 	defer s.Close(context.Background())
-	if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(t.Context(), cl.Open(0, rocltest.TCP()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }))
+	c := try.Get(NewClient(t.Context(), cl.Open(0, rocltest.TCP())))(t)
 	defer c.Close()
-	ep, err := bulk.Open(t.Context(), c.c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ep := try.Get(bulk.Open(t.Context(), c.c))(t)
 	defer ep.Close(context.Background())
-	region, err := ep.Expose(bulk.ReadWrite, bulk.Bytes([]byte("arguments")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	region := try.Get(ep.Expose(bulk.ReadWrite, bulk.Bytes([]byte("arguments"))))(t)
 	good := elsewhere{Memory: region.Handle()}
 	encode := func(e elsewhere) []byte {
-		p, err := codec.Append(nil, &e)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return try.Get(codec.Append(nil, &e))(t)
 	}
 	// claim returns a handle of that memory which names more bytes.
 	claim := func(n uint64) []byte {
@@ -65,10 +48,7 @@ func TestElsewhereForged(t *testing.T) {
 		t.Fatal("the length was not found")
 		return nil
 	}
-	revoked, err := ep.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 10)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	revoked := try.Get(ep.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 10))))(t)
 	gone := elsewhere{Memory: revoked.Handle()}
 	revoked.Release()
 	for _, test := range []struct {
@@ -118,13 +98,8 @@ func TestElsewhereHeld(t *testing.T) {
 	at := cl.Open(0)
 	var s *Server
 	serve := func() {
-		var err error
-		if s, err = NewServer(t.Context(), at, nil, WithOverflow(0)); err != nil {
-			t.Fatal(err)
-		}
-		if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
-			t.Fatal(err)
-		}
+		s = try.Get(NewServer(t.Context(), at, nil, WithOverflow(0)))(t)
+		try.OK(t, Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }))
 	}
 	for what, end := range map[string]func(c *Client, number uint64) error{
 		"the caller has the result": func(c *Client, number uint64) error { c.tell(s.ID(), tagReceipt, number, 0); return nil },
@@ -143,20 +118,14 @@ func TestElsewhereHeld(t *testing.T) {
 				continue
 			}
 			serve()
-			c, err := NewClient(t.Context(), cl.Open(0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := try.Get(NewClient(t.Context(), cl.Open(0)))(t)
 			var h requestHeader
 			if isNumbered {
 				h.number = 1
 			}
 			p := append(make([]byte, requestHead), "argument"...)
 			h.put(p)
-			m, err := c.r.CallBytes(t.Context(), s.ID(), callID("echo"), p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := try.Get(c.r.CallBytes(t.Context(), s.ID(), callID("echo"), p))(t)
 			var where elsewhere
 			if err := codec.Decode(m.Bytes()[replyHead:], &where); err != nil || where.Number == 0 || s.Moves().Regions != 1 {
 				t.Errorf("%s: %+v, %v, %d regions", what, where, err, s.Moves().Regions)
@@ -178,18 +147,10 @@ func TestElsewhereHeld(t *testing.T) {
 // the result is.
 func TestDamagedReplyReleasesResult(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s, err := NewServer(t.Context(), cl.Open(0), nil, WithOverflow(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewServer(t.Context(), cl.Open(0), nil, WithOverflow(0)))(t)
 	defer s.Close(context.Background())
-	if err := Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(t.Context(), cl.Open(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }))
+	c := try.Get(NewClient(t.Context(), cl.Open(0)))(t)
 	defer c.Close()
 	for what, test := range map[string]struct {
 		ctx    context.Context
@@ -204,14 +165,8 @@ func TestDamagedReplyReleasesResult(t *testing.T) {
 		"all, without checksum":        {t.Context(), config{}, func(p []byte) { clear(p[replyHead:]) }, ErrProtocol},
 	} {
 		var h requestHeader
-		b, err := encodeRequest(test.ctx, c, []byte("argument"), &test.config, &h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := c.r.Call(test.ctx, s.ID(), callID("echo"), b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := try.Get(encodeRequest(test.ctx, c, []byte("argument"), &test.config, &h))(t)
+		m := try.Get(c.r.Call(test.ctx, s.ID(), callID("echo"), b))(t)
 		if n := s.Moves().Regions; n != 1 {
 			t.Errorf("%s: the server holds %d results", what, n)
 		}

@@ -22,12 +22,6 @@ func (o *overflow) stats() bulk.Stats {
 	return bulk.Stats{}
 }
 
-// MostIdle is how many goroutines of a server wait at most to receive.
-const MostIdle = mostIdle
-
-// Idle returns how many goroutines of the server wait to receive.
-func (s *Server) Idle() int { return int(s.idle.Load()) }
-
 // SetMost sets the size in bytes above which a value does not fit into a buffer.
 func (s *Server) SetMost(n int) { s.overflow.most = n }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"math/rand/v2"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
@@ -33,28 +33,6 @@ type text struct {
 	Tags []string
 }
 
-// Values of many goroutines and sizes come back unchanged, also if their length was guessed too
-// low.
-func TestSizes(t *testing.T) {
-	s, c := pair(t)
-	if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
-		t.Fatal(err)
-	}
-	var calls sync.WaitGroup
-	for g := range 16 {
-		calls.Go(func() {
-			for range 500 {
-				d := text{strings.Repeat(string(rune('a'+g)), rand.IntN(1500)), []string{fmt.Sprint(g)}}
-				if got, err := rpc.Call[text, text](context.Background(), c, s.ID(), "echo", d); err != nil || got.Name != d.Name || got.Tags[0] != d.Tags[0] {
-					t.Errorf("goroutine %d: %d bytes of %d, %v", g, len(got.Name), len(d.Name), err)
-					return
-				}
-			}
-		})
-	}
-	calls.Wait()
-}
-
 // liar is a codec that does not append to its argument.
 type liar struct{}
 
@@ -63,15 +41,9 @@ func (liar) Decode(p []byte) ([]byte, error)           { return bytes.Clone(p), 
 
 func TestLyingCodec(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "lie", func(context.Context, []byte) ([]byte, error) { return make([]byte, 100), nil }, rpc.WithCodecs[[]byte, []byte](nil, liar{})); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil, rpc.WithCodecs[[]byte, []byte](liar{}, nil)); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
+	try.OK(t, rpc.Register(s, "lie", echo, rpc.WithCodecs[[]byte, []byte](nil, liar{})))
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", random(100)))(t, rocl.ErrValue)
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "lie", nil, rpc.WithCodecs[[]byte, []byte](liar{}, nil)))(t, rocl.ErrValue)
 }
 
 // A broken codec panics.
@@ -97,13 +69,11 @@ func (b broken) Decode(p []byte) ([]byte, error) {
 func TestPanickingCodec(t *testing.T) {
 	for _, n := range []int{10, 10 * limit} {
 		s, c := pair(t, rpc.WithOverflow(limit))
-		if err := errors.Join(
+		try.OK(t,
 			rpc.Register(s, "arguments", echo, rpc.WithCodecs[[]byte, []byte](broken{decodes: true}, nil)),
 			rpc.Register(s, "result", echo, rpc.WithCodecs[[]byte, []byte](nil, broken{appends: true})),
 			rpc.Register(s, "echo", echo),
-		); err != nil {
-			t.Fatal(err)
-		}
+		)
 		for _, name := range []string{"arguments", "result"} {
 			if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)); !errors.Is(err, rpc.ErrPanic) {
 				t.Errorf("%s of %d bytes: %v", name, n, err)
@@ -115,29 +85,28 @@ func TestPanickingCodec(t *testing.T) {
 	}
 }
 
-// A handler that panics ends its call, in every place. Only the server's log has the stack, with
-// the handler's name.
+// A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only
+// the server's log has the stack, with the handler's name.
 func TestHandlerPanics(t *testing.T) {
 	var log lockedBuffer
 	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	one := inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
 	for name, place := range map[string]rpc.Option{"in a goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "in a pool": one} {
-		if err := errors.Join(
+		try.OK(t,
 			rpc.Register(s, name, func(context.Context, int64) (int64, error) { panic("on purpose " + name) }, place),
+			rpc.Register(s, "exit "+name, func(context.Context, int64) (int64, error) { runtime.Goexit(); return 0, nil }, place),
 			rpc.Register(s, "add "+name, add, place),
-		); err != nil {
-			t.Fatal(err)
+		)
+		var e *rpc.Error
+		if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "exit "+name, 1); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
+			t.Errorf("exit %s: %+v", name, err)
 		}
 		_, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 1)
 		if !errors.Is(err, rpc.ErrPanic) || !strings.Contains(err.Error(), strconv.Quote(name)) || strings.Contains(err.Error(), "on purpose") || strings.Contains(err.Error(), "goroutine 1") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := rpc.Send(deadline(t), c, s.ID(), name, int64(1)); err != nil {
-			t.Error(err)
-		}
-		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add "+name, addends{1, 2}); sum != 3 || err != nil {
-			t.Error(sum, err)
-		}
+		try.Check(t, rpc.Send(deadline(t), c, s.ID(), name, int64(1)))
+		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add "+name, addends{1, 2}))(t, 3)
 		if text := log.String(); !strings.Contains(text, "on purpose "+name) || !strings.Contains(text, "call=\""+name) && !strings.Contains(text, "call="+name) || !strings.Contains(text, "TestHandlerPanics") {
 			t.Errorf("%s: the log has %s", name, text)
 		}
@@ -167,12 +136,10 @@ func (b *lockedBuffer) String() string {
 func TestDeadlineInThePast(t *testing.T) {
 	s, c := pair(t)
 	var ran atomic.Int64
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "run", func(context.Context, []byte) (int64, error) { return ran.Add(1), nil }),
 		rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	past, end := context.WithDeadline(context.Background(), time.Now().Add(-time.Hour))
 	defer end()
 	own := errors.New("cancelled on purpose")
@@ -180,23 +147,11 @@ func TestDeadlineInThePast(t *testing.T) {
 	cancel(own)
 	for ctx, want := range map[context.Context]error{past: context.DeadlineExceeded, cancelled: own} {
 		for _, n := range []int{1, 2 << 20} {
-			if _, err := rpc.Call[[]byte, int64](ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
-				t.Error(n, err)
-			}
-			if err := rpc.Send(ctx, c, s.ID(), "run", random(n)); !errors.Is(err, want) {
-				t.Error(n, err)
-			}
+			try.Fails(rpc.Call[[]byte, int64](ctx, c, s.ID(), "run", random(n)))(t, want)
+			try.Fails(rpc.Send(ctx, c, s.ID(), "run", random(n)))(t, want)
 		}
-		for _, err := range rpc.Stream[int64, int64](ctx, c, s.ID(), "stream", 5) {
-			if !errors.Is(err, want) {
-				t.Error(err)
-			}
-		}
-		for _, err := range rpc.CallAll[[]byte, int64](ctx, c, rocl.Match{"type": "test"}, "run", nil) {
-			if !errors.Is(err, want) {
-				t.Error(err)
-			}
-		}
+		try.Fails(all(rpc.Stream[int64, int64](ctx, c, s.ID(), "stream", 5)))(t, want)
+		try.Fails(all(rpc.CallAll[[]byte, int64](ctx, c, rocl.Match{"type": "test"}, "run", nil)))(t, want)
 	}
 	if _, err := rpc.Call[[]byte, int64](deadline(t), c, s.ID(), "run", nil); err != nil || ran.Load() != 1 {
 		t.Errorf("%d handlers ran, %v", ran.Load(), err)
@@ -210,13 +165,9 @@ func (e *nilError) Error() string { return e.text }
 
 func TestTypedNilError(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "nil", func(context.Context, struct{}) (struct{}, error) { var e *nilError; return struct{}{}, e }); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "nil", func(context.Context, struct{}) (struct{}, error) { var e *nilError; return struct{}{}, e }))
 	for range 2 {
-		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "nil", struct{}{}); !errors.Is(err, rpc.ErrPanic) {
-			t.Error(err)
-		}
+		try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "nil", struct{}{}))(t, rpc.ErrPanic)
 	}
 }
 
@@ -226,9 +177,7 @@ func TestTypedNilError(t *testing.T) {
 // Promise (Package rpc): An error tells whether the handler has run.
 func TestRan(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "outer", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rpc.ErrUnknownCall }); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "outer", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rpc.ErrUnknownCall }))
 	for name, ran := range map[string]bool{"outer": true, "nothing": false} {
 		_, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), name, struct{}{})
 		var e *rpc.Error
@@ -243,16 +192,8 @@ func TestStreamRefused(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1, "queue": 1}]}`).Default()
 	defer occupy(t, p)()
-	if err := p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.RegisterStream(s, "count", count, rpc.InPool(p)); err != nil {
-		t.Fatal(err)
-	}
-	var last error
-	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1) {
-		last = err
-	}
+	try.OK(t, p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}), rpc.RegisterStream(s, "count", count, rpc.InPool(p)))
+	_, last := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1))
 	var e *rpc.Error
 	if !errors.Is(last, rpc.ErrBusy) || !errors.As(last, &e) || e.Ran {
 		t.Errorf("%+v", last)
@@ -266,50 +207,30 @@ func TestStreamRefused(t *testing.T) {
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	sc := open(t, sock)
-	s, err := rpc.NewServer(deadline(t), sc, rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := serve(t, sc)
 	var ran atomic.Int64
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "zeros", func(_ context.Context, n int64) ([]byte, error) { ran.Add(1); return make([]byte, n), nil }, rpc.Inline()),
 		rpc.Register(s, "add", add),
-	); err != nil {
-		t.Fatal(err)
-	}
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	)
+	c := client(t, open(t, sock))
 	cmd, _ := other(t, "many", sock)
-	signal := func(sig syscall.Signal) {
-		if err := cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-	}
 	const untaken = 100 // buffers, of 20,000 bytes each
 	eventually.True(t, "a stopped process does not take replies", func() bool {
 		before := ran.Load()
 		eventually.True(t, "fifty calls have run", func() bool { return ran.Load() >= before+50 })
-		signal(syscall.SIGSTOP)
+		try.OK(t, cmd.Process.Signal(syscall.SIGSTOP))
 		for range 100 {
-			if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}); err != nil {
-				t.Fatal(err)
-			}
+			try.Get(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}))(t)
 		}
 		if sc.Stats().Buffers.InUse >= untaken {
 			return true
 		}
-		signal(syscall.SIGCONT) // it was stopped with replies that it had taken, before its next calls
+		try.OK(t, cmd.Process.Signal(syscall.SIGCONT)) // it was stopped with replies that it had taken, before its next calls
 		return false
 	})
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.OK(t, cmd.Process.Kill())
+	try.Check(t, s.Close(deadline(t)))
 }
 
 // waiting configures one worker, and a queue of one unit that waits when it is full.
@@ -318,38 +239,22 @@ const waiting = `{"pools": [{"name": "one", "workers": 1, "queue": 1, "when_full
 // inOne returns an option that places handlers in a pool of that configuration.
 func inOne(t *testing.T, s *rpc.Server, config string) rpc.Option {
 	t.Helper()
-	p, err := load(t, s, config).Pool("one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(load(t, s, config).Pool("one"))(t)
 	return rpc.InPool(p)
 }
 
 // Streams in a pool that waits when it is full continue, and all requests are handled.
 func TestStreamsInPool(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "count", count, inOne(t, s, waiting)); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.RegisterStream(s, "inline", count, rpc.Inline()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Error(err)
-	}
-	if err := s.Place("count", rpc.Inline()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Error(err)
-	}
+	try.OK(t, rpc.RegisterStream(s, "count", count, inOne(t, s, waiting)))
+	try.Fails(rpc.RegisterStream(s, "inline", count, rpc.Inline()))(t, errors.ErrUnsupported)
+	try.Fails(rpc.RegisterStream(s, "inline", count, inOne(t, s, `{"pools": [{"name": "one", "policy": "inline"}]}`)))(t, errors.ErrUnsupported)
+	try.Fails(s.Place("count", rpc.Inline()))(t, errors.ErrUnsupported)
 	var streams sync.WaitGroup
 	for range 8 {
 		streams.Go(func() {
-			n := 0
-			for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 2000) {
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				n++
-			}
-			if n != 2000 {
-				t.Errorf("%d results", n)
+			if got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 2000)); err != nil || len(got) != 2000 {
+				t.Errorf("%d results, %v", len(got), err)
 			}
 		})
 	}
@@ -361,16 +266,7 @@ func TestStreamsInPool(t *testing.T) {
 func TestCancelledInPool(t *testing.T) {
 	for _, config := range []string{`{"pools": [{"name": "one", "workers": 1}]}`, waiting} {
 		s, c := pair(t)
-		var ran atomic.Int64
-		began := make(chan struct{}, 10)
-		if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-			ran.Add(1)
-			began <- struct{}{}
-			<-ctx.Done()
-			return struct{}{}, context.Cause(ctx)
-		}, inOne(t, s, config)); err != nil {
-			t.Fatal(err)
-		}
+		began, ended := waits(t, s, inOne(t, s, config))
 		first, endFirst := context.WithCancel(deadline(t))
 		others, endOthers := context.WithCancel(deadline(t))
 		running := rpc.Go[struct{}, struct{}](first, c, s.ID(), "wait", struct{}{})
@@ -381,142 +277,58 @@ func TestCancelledInPool(t *testing.T) {
 		}
 		endOthers()
 		for _, f := range queued {
-			if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
 		}
 		endFirst()
-		if _, err := running.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		if err := s.Close(deadline(t)); err != nil { // all requests have ended
-			t.Error(err)
-		}
-		if n := ran.Load(); n > 3 { // the first call, and those that a worker took before their cancellation
+		try.Fails(running.Wait(deadline(t)))(t, context.Canceled)
+		try.Check(t, s.Close(deadline(t))) // all requests have ended
+		if n := len(ended); n > 3 {        // the first call, and those that a worker took before their cancellation
 			t.Errorf("%d handlers ran", n)
 		}
-	}
-}
-
-// Calls in JSON run in the same place as other calls, and handlers and figures have their name.
-func TestJSONInPool(t *testing.T) {
-	s, c := pair(t)
-	var running, most atomic.Int64
-	if err := rpc.Register(s, "n", func(ctx context.Context, _ int64) (string, error) {
-		most.Store(max(most.Load(), running.Add(1)))
-		defer running.Add(-1)
-		runtime.Gosched()
-		return rpc.InfoFrom(ctx).Name, nil
-	}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)); err != nil {
-		t.Fatal(err)
-	}
-	var calls sync.WaitGroup
-	for range 20 {
-		calls.Go(func() {
-			if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "n", nil); err != nil || string(out) != `"n"` {
-				t.Errorf("%s, %v", out, err)
-			}
-		})
-	}
-	calls.Wait()
-	if most.Load() != 1 {
-		t.Errorf("%d handlers at once", most.Load())
 	}
 }
 
 // The context of a handler ends with its caller, also if the call cannot be cancelled.
 func TestClientCloses(t *testing.T) {
 	s, c := pair(t)
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return struct{}{}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	began, ended := waits(t, s)
 	f := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "wait", struct{}{})
 	<-began
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
-		t.Error(err)
-	}
-	if _, err := f.Wait(deadline(t)); !errors.Is(err, rocl.ErrClosed) {
-		t.Error(err)
-	}
+	try.Check(t, c.Close())
+	try.Fails(<-ended)(t, rocl.ErrGone)
+	try.Fails(f.Wait(deadline(t)))(t, rocl.ErrClosed)
 }
 
 // Calls may be cancelled while their client closes.
 func TestCancelWhileClosing(t *testing.T) {
 	s, _ := pair(t)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		<-ctx.Done()
-		return struct{}{}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	waits(t, s)
 	home := open(t, filepath.Join(t.TempDir(), "s"))
 	for range 50 {
-		c, err := rpc.NewClient(deadline(t), home)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := try.Get(rpc.NewClient(deadline(t), home))(t)
 		var calls sync.WaitGroup
 		for range 8 {
 			ctx, cancel := context.WithCancel(deadline(t))
 			calls.Go(func() { _, _ = rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}) })
 			calls.Go(cancel)
 		}
-		calls.Go(func() {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		calls.Go(func() { try.Check(t, c.Close()) })
 		calls.Wait()
 	}
 }
 
-// The error of a stream comes after its results, whenever the caller asks.
-func TestStreamPanicsLate(t *testing.T) {
+// A handler of a stream that panics or ends its goroutine ends the stream with an error, after its
+// results, whenever the caller asks.
+func TestStreamEndsLate(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "panic", func(context.Context, struct{}) iter.Seq2[int64, error] {
-		return func(yield func(int64, error) bool) { yield(1, nil); panic("on purpose") }
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
-		var last error
-		n := 0
-		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "panic", struct{}{}) {
-			if last = err; err == nil {
-				n++
+	for name, end := range map[string]func(){"panic": func() { panic("on purpose") }, "exit": runtime.Goexit} {
+		try.OK(t, rpc.RegisterStream(s, name, func(context.Context, struct{}) iter.Seq2[int64, error] {
+			return func(yield func(int64, error) bool) { yield(1, nil); end() }
+		}))
+		for range 100 {
+			if got, err := all(rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), name, struct{}{})); len(got) != 1 || !errors.Is(err, rpc.ErrPanic) {
+				t.Fatalf("%s: %d results, then %v", name, len(got), err)
 			}
-		}
-		if n != 1 || !errors.Is(last, rpc.ErrPanic) {
-			t.Fatalf("%d results, then %v", n, last)
-		}
-	}
-}
-
-// A handler of a stream that ends its goroutine ends the stream with an error, after its results,
-// whenever the caller asks.
-func TestStreamGoexit(t *testing.T) {
-	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "exit", func(context.Context, struct{}) iter.Seq2[int64, error] {
-		return func(yield func(int64, error) bool) { yield(1, nil); runtime.Goexit() }
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
-		var last error
-		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "exit", struct{}{}) {
-			last = err
-		}
-		if !errors.Is(last, rpc.ErrPanic) {
-			t.Fatal(last)
 		}
 	}
 }
@@ -525,24 +337,15 @@ func TestStreamGoexit(t *testing.T) {
 func TestStreamItemTooLarge(t *testing.T) {
 	defer rpc.SetMostItem(10)()
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "grow", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
+	try.OK(t, rpc.RegisterStream(s, "grow", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
 			for n := 9; yield(make([]byte, n), nil); n++ {
 			}
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for p, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}) {
-		if err == nil && len(p) <= 10 {
-			n++
-		} else if !errors.Is(err, rpc.ErrTooLarge) {
-			t.Error(len(p), err)
-		}
-	}
-	if n != 2 {
-		t.Errorf("%d results", n)
+	}))
+	got, err := all(rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "grow", struct{}{}))
+	if len(got) != 2 || len(got[1]) != 10 || !errors.Is(err, rpc.ErrTooLarge) {
+		t.Errorf("%d results, then %v", len(got), err)
 	}
 }
 
@@ -551,31 +354,23 @@ func TestStreamDeadline(t *testing.T) {
 	s, c := pair(t)
 	const streams = 20
 	causes := make(chan error, streams)
-	if err := rpc.RegisterStream(s, "wait", func(ctx context.Context, _ struct{}) iter.Seq2[int64, error] {
+	try.OK(t, rpc.RegisterStream(s, "wait", func(ctx context.Context, _ struct{}) iter.Seq2[int64, error] {
 		return func(func(int64, error) bool) {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for range streams {
-		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond) // may end before the handler begins
-		for _, err := range rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{}) {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
+		ctx, end := context.WithTimeout(deadline(t), 5*time.Millisecond)                                // may end before the handler begins
+		if _, err := all(rpc.Stream[struct{}, int64](ctx, c, s.ID(), "wait", struct{}{})); err != nil { // nil: the handler was first
+			try.Fails(err)(t, context.DeadlineExceeded)
 		}
 		end()
 	}
-	if err := s.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Close(deadline(t)))
 	close(causes)
 	for err := range causes {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error("of the handler: ", err)
-		}
+		try.Fails(err)(t, context.DeadlineExceeded) // of the handler
 	}
 }
 
@@ -583,19 +378,11 @@ func TestStreamDeadline(t *testing.T) {
 // results come when memory is free, as they were when the handler returned them.
 func TestInlineWithoutMemory(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocl.WithMemory(1<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer small.Close()
-	s, err := rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(64<<10))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
+	small := open(t, sock, rocl.WithMemory(1<<20))
+	s := serve(t, small, rpc.WithOverflow(64<<10))
 	shared, large := bytes.Repeat([]byte{1}, 4000), bytes.Repeat([]byte{1}, 100_000)
 	ran := make(chan string, 1)
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "shared", func(context.Context, struct{}) ([]byte, error) { return shared, nil }, rpc.Inline()),
 		rpc.Register(s, "large", func(context.Context, struct{}) ([]byte, error) { return large, nil }, rpc.Inline()),
 		rpc.Register(s, "fail", func(context.Context, struct{}) ([]byte, error) { return nil, errors.New("it failed") }, rpc.Inline()),
@@ -605,28 +392,15 @@ func TestInlineWithoutMemory(t *testing.T) {
 			ran <- name
 			return struct{}{}, nil
 		}, rpc.Inline()),
-	); err != nil {
-		t.Fatal(err)
-	}
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	)
+	c := client(t, open(t, sock))
 	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "links"); err != nil || <-ran != "links" {
 		t.Fatal(err)
 	}
 	copy(shared, bytes.Repeat([]byte{1}, len(shared)))
 	copy(large, bytes.Repeat([]byte{1}, len(large)))
 
-	var all []*rocl.Buffer
-	for n := 1 << 20; n >= 64; {
-		if b, err := small.Buffer(n); err == nil {
-			all = append(all, b)
-		} else {
-			n /= 2
-		}
-	}
+	release := takeMemory(small)
 	var calls []*rpc.Future[[]byte]
 	for _, name := range []string{"shared", "large", "fail"} {
 		calls = append(calls, rpc.Go[struct{}, []byte](deadline(t), c, s.ID(), name, struct{}{}))
@@ -634,9 +408,7 @@ func TestInlineWithoutMemory(t *testing.T) {
 	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "behind"); err != nil || <-ran != "behind" {
 		t.Fatal(err)
 	}
-	for _, b := range all {
-		b.Release()
-	}
+	release()
 	for i, want := range [][]byte{bytes.Repeat([]byte{1}, len(shared)), bytes.Repeat([]byte{1}, len(large)), nil} {
 		got, err := calls[i].Wait(deadline(t))
 		if !bytes.Equal(got, want) || (err == nil) != (want != nil) {
@@ -645,60 +417,48 @@ func TestInlineWithoutMemory(t *testing.T) {
 	}
 }
 
+// takeMemory takes all memory of a context, which has at most 1 MiB, until release is called.
+func takeMemory(c *rocl.Context) (release func()) {
+	var all []*rocl.Buffer
+	for n := 1 << 20; n > 0; {
+		if b, err := c.Buffer(n); err == nil {
+			all = append(all, b)
+		} else {
+			n /= 2
+		}
+	}
+	return func() {
+		for _, b := range all {
+			b.Release()
+		}
+	}
+}
+
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	small, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer small.Close()
-	s, err := rpc.NewServer(deadline(t), small, nil, rpc.WithOverflow(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := serve(t, open(t, sock, rocltest.TCP(), rocl.WithMemory(1<<20)), rpc.WithOverflow(-1))
 	left := make(chan struct{})
-	if err := rpc.RegisterStream(s, "large", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
+	try.OK(t, rpc.RegisterStream(s, "large", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
 			defer close(left)
 			for yield(make([]byte, 2<<20), nil) {
 			}
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	other, err := rocl.Open(deadline(t), rocl.WithSocket(sock), rocltest.TCP(), rocl.WithMemory(1<<20))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	c, err := rpc.NewClient(deadline(t), other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for _, err := range rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{}) {
-		if err == nil {
-			t.Fatal("a result of 2 MiB came into 1 MiB")
-		}
+	}))
+	c := client(t, open(t, sock, rocltest.TCP(), rocl.WithMemory(1<<20)))
+	if got, err := all(rpc.Stream[struct{}, []byte](deadline(t), c, s.ID(), "large", struct{}{})); len(got) > 0 || err == nil {
+		t.Error("a result of 2 MiB came into 1 MiB")
 	}
 	<-left
-	if err := s.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
 }
 
 // Interceptors of a client also apply to streams and to one-way calls.
 func TestInterceptAll(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
-	home := open(t, sock)
-	s, err := rpc.NewServer(deadline(t), home, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
+	home := open(t, filepath.Join(t.TempDir(), "s"))
+	s := serve(t, home)
 	who := make(chan string, 2)
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "tell", func(ctx context.Context, _ struct{}) (struct{}, error) {
 			who <- rpc.InfoFrom(ctx).Metadata["who"]
 			return struct{}{}, nil
@@ -707,29 +467,19 @@ func TestInterceptAll(t *testing.T) {
 			who <- rpc.InfoFrom(ctx).Metadata["who"]
 			return func(func(string, error) bool) {}
 		}),
-	); err != nil {
-		t.Fatal(err)
-	}
-	c, err := rpc.NewClient(deadline(t), home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
+	)
+	c := client(t, home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 		if i.Out != nil {
 			t.Error("there is a result")
 		}
 		i.Metadata = rpc.Metadata{"who": i.Name}
 		return next(ctx)
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}))
 	if got := <-who; got != "tell" {
 		t.Error(got)
 	}
-	for _, err := range rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{}) {
-		t.Error(err)
-	}
+	try.Works(all(rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{})))(t)
 	if got := <-who; got != "list" {
 		t.Error(got)
 	}
@@ -739,16 +489,10 @@ func TestInterceptAll(t *testing.T) {
 // effect on the loop.
 func TestInterceptLeftStream(t *testing.T) {
 	s, _ := pair(t)
-	c, err := rpc.NewClient(deadline(t), contextOf(s), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+	c := client(t, contextOf(s), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
 		return errors.Join(next(ctx), next(ctx), errors.New("on purpose"))
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := rpc.RegisterStream(s, "count", count); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.RegisterStream(s, "count", count))
 	n := 0
 	for _, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 100) {
 		if n++; err != nil || n > 3 {
@@ -760,112 +504,39 @@ func TestInterceptLeftStream(t *testing.T) {
 	}
 }
 
-// A handler that ends its goroutine ends its call, and no other.
-func TestGoexit(t *testing.T) {
-	t.Run("in a goroutine", func(t *testing.T) { testGoexit(t, rpc.InGoroutine()) })
-	t.Run("inline", func(t *testing.T) { testGoexit(t, rpc.Inline()) })
-}
-
-func testGoexit(t *testing.T, where rpc.Option) {
-	s, c := pair(t)
-	if err := errors.Join(
-		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { runtime.Goexit(); return struct{}{}, nil }, where),
-		rpc.Register(s, "add", add, where),
-	); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		var e *rpc.Error
-		if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "exit", struct{}{}); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
-			t.Errorf("%+v", err)
-		}
-		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
-			t.Error(sum, err)
-		}
-	}
-}
-
-// Handlers that wait do not keep others from running. A few of their goroutines stay for further
-// handlers.
-func TestGoroutinesStay(t *testing.T) {
-	s, c := pair(t)
-	const handlers = 3 * rpc.MostIdle
-	inside, leave := make(chan struct{}), make(chan struct{})
-	if err := rpc.Register(s, "wait", func(context.Context, struct{}) (struct{}, error) {
-		inside <- struct{}{}
-		<-leave
-		return struct{}{}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	var calls []*rpc.Future[struct{}]
-	for range handlers {
-		calls = append(calls, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
-	}
-	for range handlers {
-		<-inside
-	}
-	if n := s.Idle(); n > 0 {
-		t.Errorf("%d goroutines rest while %d handlers wait", n, handlers)
-	}
-	close(leave)
-	for _, f := range calls {
-		if _, err := f.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	}
-	eventually.True(t, "as many goroutines wait as may", func() bool { return s.Idle() == rpc.MostIdle })
-}
-
 // Promise (Package rpc): A `Future` has what `Call` would have returned. The end of its context
 // ends the call and the handler's context. See also TestFutureCancelled.
 func TestFutures(t *testing.T) {
 	s, c := pair(t)
 	release := make(chan struct{})
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "wait", func(context.Context, struct{}) (string, error) { <-release; return "waited", nil }),
 		rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	slow := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "wait", struct{}{})
 	quick := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "now", struct{}{})
-	if i, err := rpc.WaitAny(deadline(t), slow, quick); i != 1 || err != nil {
-		t.Error(i, err)
-	}
+	try.Gives(rpc.WaitAny(deadline(t), slow, quick))(t, 1)
 	ended, end := context.WithCancel(context.Background())
 	end()
 	for range 50 { // a future that has ended has its result, whatever ctx says
-		if v, err := quick.Wait(ended); v != "now" || err != nil {
-			t.Fatal(v, err)
-		}
+		try.Gives(quick.Wait(ended))(t, "now")
 	}
 	if i, err := rpc.WaitAny(ended, slow); i != -1 || !errors.Is(err, context.Canceled) {
 		t.Error(i, err)
 	}
 	close(release)
-	if v, err := slow.Wait(deadline(t)); v != "waited" || err != nil {
-		t.Error(v, err)
-	}
+	try.Gives(slow.Wait(deadline(t)))(t, "waited")
 }
 
 // The end of the call's context ends the handler's context and the call, whether or not a goroutine
 // waits for the result. The end of a waiting goroutine's own context ends only its wait.
 func TestFutureCancelled(t *testing.T) {
 	s, c := pair(t)
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (string, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return "", nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	began, ended := waits(t, s)
 	cause := errors.New("given up")
 	for _, waits := range []bool{false, true} {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		f := rpc.Go[struct{}, string](ctx, c, s.ID(), "wait", struct{}{})
+		f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 		<-began
 		failed, waiting := make(chan error), 0
 		if waits {
@@ -878,56 +549,30 @@ func TestFutureCancelled(t *testing.T) {
 			}
 			own, end := context.WithCancel(context.Background())
 			end()
-			if _, err := f.Wait(own); !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+			try.Fails(f.Wait(own))(t, context.Canceled)
 		}
 		cancel(cause)
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the handler's context ended by %v", err)
-		}
+		try.Fails(<-ended)(t, context.Canceled)
 		for range waiting {
-			if err := <-failed; !errors.Is(err, cause) {
-				t.Error(err)
-			}
+			try.Fails(<-failed)(t, cause)
 		}
-		if _, err := f.Wait(deadline(t)); !errors.Is(err, cause) {
-			t.Error(err)
-		}
+		try.Fails(f.Wait(deadline(t)))(t, cause)
 	}
 }
 
 // Futures of calls that have not begun, and of calls through interceptors, behave like others.
 func TestFutureEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	calls := 0
-	around, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
+	s, c, calls := serve(t, open(t, sock)), client(t, open(t, sock)), 0
+	around := client(t, open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
 		calls++
 		return next(ctx)
 	}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer around.Close()
-	if err := rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }))
 	ended, end := context.WithCancelCause(context.Background())
 	cause := errors.New("over")
 	end(cause)
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := rpc.Go[struct{}, string](ended, c, s.ID(), "now", struct{}{}).Wait(deadline(t)); !errors.Is(err, cause) {
-		t.Error(err)
-	}
+	try.Fails(rpc.Go[struct{}, string](ended, c, s.ID(), "now", struct{}{}).Wait(deadline(t)))(t, cause)
 	f := rpc.Go[struct{}, string](deadline(t), around, s.ID(), "now", struct{}{})
 	<-f.Done()
 	if v, err := f.Wait(ended); v != "now" || err != nil || calls != 1 {
@@ -938,12 +583,7 @@ func TestFutureEnds(t *testing.T) {
 // The error of a call names the provider once, also if the cause of the context's end names it.
 func TestErrorNamesProviderOnce(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		<-ctx.Done()
-		return struct{}{}, context.Cause(ctx)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	waits(t, s)
 	_, err := rpc.Call[struct{}, struct{}](deadline(t), c, c.ID().WithSerial(12345), "x", struct{}{})
 	because := fmt.Errorf("%v is not needed, since %w", s.ID(), err)
 	past, cancel := context.WithCancelCause(deadline(t))
@@ -960,9 +600,8 @@ func TestErrorNamesProviderOnce(t *testing.T) {
 	_, err = rpc.Go[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}).Wait(deadline(t))
 	expect("future", before, err)
 	expect("send", before, rpc.Send(past, c, s.ID(), "wait", struct{}{}))
-	for _, err := range rpc.Stream[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}) {
-		expect("stream", before, err)
-	}
+	_, err = all(rpc.Stream[struct{}, struct{}](past, c, s.ID(), "wait", struct{}{}))
+	expect("stream", before, err)
 	ctx, cancel := context.WithCancelCause(deadline(t))
 	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 	cancel(because)

@@ -68,7 +68,7 @@ func Go[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name str
 		cfg = newConfig(opts)
 	}
 	if err := start(ctx, f, in, &cfg); err != nil {
-		f.err = c.failed(name, provider, err)
+		f.err = c.wrap(name, provider, err)
 		f.state.Store(futureEnded)
 	}
 	return f
@@ -142,7 +142,7 @@ func (f *Future[T]) receive() {
 	}
 	if err != nil {
 		var none T
-		f.end(none, f.c.failed(f.name, f.to, sendError{err, f.to}))
+		f.end(none, f.c.wrap(f.name, f.to, sendError{err, f.to}))
 		return
 	}
 	f.end(result[T](ctx, f.c, f.to, f.name, m, number, f.flags, codec, f.in))
@@ -172,18 +172,12 @@ func (f *Future[T]) Done() <-chan struct{} {
 	return f.done
 }
 
-// mayWait reports whether a goroutine that waits with ctx may wait for the reply itself, because
-// ctx does not end before the call's context.
-func (f *Future[T]) mayWait(ctx context.Context) bool {
-	done := ctx.Done()
-	return done == nil || f.own != nil && done == f.own.ctx.Done()
-}
-
 // Wait waits for the end of the call and returns what Call would have returned. If ctx ends first,
 // Wait returns its cause, with the reason if there is no connection (rocl.NoConnectionError), and
 // the call goes on.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
-	if f.mayWait(ctx) && f.takes() {
+	done := ctx.Done()
+	if (done == nil || f.own != nil && done == f.own.ctx.Done()) && f.takes() { // ctx does not end before the call's context
 		f.receive()
 	}
 	if f.state.Load() == futureEnded {
@@ -192,7 +186,7 @@ func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	select {
 	case <-f.Done():
 		return f.v, f.err
-	case <-ctx.Done():
+	case <-done:
 		var zero T
 		return zero, f.c.c.Explain(context.Cause(ctx), f.to)
 	}

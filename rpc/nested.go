@@ -135,8 +135,7 @@ func (n *nestedCall) run() {
 	r := n.r
 	if r.method.executor.isReceiver() && !r.ctx.outer.isInlineOf(r.s) {
 		if err := r.s.lockInline(r.ctx); err != nil {
-			r.refuse(err)
-			r.end()
+			r.drop(err)
 			return
 		}
 		defer r.s.inline.Unlock()
@@ -223,7 +222,7 @@ func (n *nestedCall) put(ctx context.Context, encode func([]byte) ([]byte, error
 func callNested[In, Out any](ctx context.Context, c *Client, s *Server, name string, in In, cfg *config) (out Out, err error) {
 	n, err := nest(ctx, c, s, name, in, cfg, 0)
 	if err != nil {
-		return out, c.failed(name, s.ID(), err)
+		return out, c.wrap(name, s.ID(), err)
 	}
 	n.run()
 	return nestedResult[Out](n, name, <-n.reply, cfg.out, argumentType[In](cfg))
@@ -236,10 +235,7 @@ func nestedResult[Out any](n *nestedCall, name string, reply nestedReply, own an
 			err = fmt.Errorf("the result: %w", err)
 		}
 	}
-	if err != nil {
-		return out, n.c.failed(name, n.r.s.ID(), err)
-	}
-	return out, nil
+	return out, n.c.wrap(name, n.r.s.ID(), err)
 }
 
 // failure returns the error in a reply, or nil. If the call's context or its client has ended, that

@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -36,7 +36,7 @@ func sums(call func(context.Context, int64) (int64, error)) handler {
 // queue and the form of the call.
 //
 // Promise (Package rpc): A handler may call a server of its own process while all workers are busy,
-// and keeps its worker meanwhile. See also TestNestedInFullPool, TestNestedKeepsWorker.
+// and keeps its worker meanwhile. See also TestNestedKeepsWorker.
 func TestNestedInOneWorker(t *testing.T) {
 	const depth = 64
 	for _, config := range []string{
@@ -51,7 +51,6 @@ func TestNestedInOneWorker(t *testing.T) {
 			s, c := pair(t)
 			p := load(t, s, `{"pools": [{`+config+`}]}`).Default()
 			own := clientOf(t, s)
-			to := func(name string) (context.Context, rocl.GID, string) { return deadline(t), s.ID(), name }
 			for name, f := range map[string]handler{
 				"call": func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Call[int64, int64](ctx, own, s.ID(), "call", n)
@@ -61,13 +60,11 @@ func TestNestedInOneWorker(t *testing.T) {
 					return a.Value, err
 				},
 				"all": func(ctx context.Context, n int64) (sum int64, err error) {
-					for a, err := range rpc.CallAll[int64, int64](ctx, own, rocl.Match{"type": "test"}, "all", n) {
-						if err != nil {
-							return 0, err
-						}
+					got, err := all(rpc.CallAll[int64, int64](ctx, own, rocl.Match{"type": "test"}, "all", n))
+					for _, a := range got {
 						sum += a.Value
 					}
-					return sum, nil
+					return sum, err
 				},
 				"wait": func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Go[int64, int64](ctx, own, s.ID(), "wait", n).Wait(ctx)
@@ -88,15 +85,12 @@ func TestNestedInOneWorker(t *testing.T) {
 					return f.Wait(ctx)
 				},
 			} {
-				if err := rpc.Register(s, name, sums(f), rpc.InPool(p)); err != nil {
-					t.Fatal(err)
-				}
-				ctx, id, name := to(name)
-				if sum, err := rpc.Call[int64, int64](ctx, c, id, name, depth); err != nil || sum != depth*(depth+1)/2 {
+				try.OK(t, rpc.Register(s, name, sums(f), rpc.InPool(p)))
+				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, depth); err != nil || sum != depth*(depth+1)/2 {
 					t.Errorf("%s: %d, %v", name, sum, err)
 				}
 			}
-			if err := rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
+			try.OK(t, rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
 				return func(yield func(int64, error) bool) {
 					if n == 0 {
 						return
@@ -108,19 +102,10 @@ func TestNestedInOneWorker(t *testing.T) {
 					}
 					yield(n, nil)
 				}
-			}, rpc.InPool(p)); err != nil {
-				t.Fatal(err)
-			}
-			var sum int64
-			ctx, id, name := to("stream")
-			for n, err := range rpc.Stream[int64, int64](ctx, c, id, name, depth) {
-				if err != nil {
-					t.Fatal(err)
-				}
-				sum += n
-			}
-			if sum != depth*(depth+1)/2 {
-				t.Errorf("streams: %d", sum)
+			}, rpc.InPool(p)))
+			got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "stream", depth))
+			if err != nil || len(got) != depth || got[0] != 1 || got[depth-1] != depth {
+				t.Errorf("streams: %v, %v", got, err)
 			}
 		})
 	}
@@ -129,72 +114,15 @@ func TestNestedInOneWorker(t *testing.T) {
 // clientOf returns a client in the context of a server.
 func clientOf(t *testing.T, s *rpc.Server) *rpc.Client {
 	t.Helper()
-	c, err := rpc.NewClient(deadline(t), contextOf(s))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return client(t, contextOf(s))
 }
 
 // besides returns another server in the context of a server.
 func besides(t *testing.T, s *rpc.Server) *rpc.Server {
 	t.Helper()
-	other, err := rpc.NewServer(deadline(t), contextOf(s), rocl.Attrs{"type": "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := other.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	})
+	other := try.Get(rpc.NewServer(deadline(t), contextOf(s), rocl.Attrs{"type": "other"}))(t)
+	t.Cleanup(func() { try.Check(t, other.Close(deadline(t))) })
 	return other
-}
-
-// Many callers of a pool that is full, some of whose requests wait for room, do not keep its
-// handlers from calling their own server.
-func TestNestedInFullPool(t *testing.T) {
-	s, c := pair(t)
-	p := load(t, s, waiting).Default()
-	own := clientOf(t, s)
-	if err := rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
-		return rpc.Call[int64, int64](ctx, own, s.ID(), "down", n)
-	}), rpc.InPool(p)); err != nil {
-		t.Fatal(err)
-	}
-	var callers sync.WaitGroup
-	for range 16 {
-		callers.Go(func() {
-			for range 20 {
-				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "down", 5); err != nil || sum != 15 {
-					t.Error(sum, err)
-					return
-				}
-			}
-		})
-	}
-	callers.Wait()
-}
-
-// Two servers of a process, each with one worker, whose handlers call each other by turns.
-func TestNestedByTurns(t *testing.T) {
-	a, c := pair(t)
-	b := besides(t, a)
-	own, other := clientOf(t, a), clientOf(t, b)
-	turn := func(s *rpc.Server, c *rpc.Client, next rocl.GID) {
-		p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
-		if err := rpc.Register(s, "down", sums(func(ctx context.Context, n int64) (int64, error) {
-			return rpc.Call[int64, int64](ctx, c, next, "down", n)
-		}), rpc.InPool(p)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	turn(a, own, b.ID())
-	turn(b, other, a.ID())
-	if sum, err := rpc.Call[int64, int64](deadline(t), c, a.ID(), "down", 20); err != nil || sum != 210 {
-		t.Error(sum, err)
-	}
 }
 
 // A handler that waits for a nested call keeps its worker: no other request runs meanwhile. Nested
@@ -205,7 +133,7 @@ func TestNestedKeepsWorker(t *testing.T) {
 	own := clientOf(t, s)
 	var outside atomic.Int64
 	began, release := make(chan struct{}), make(chan struct{})
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "outside", func(context.Context, int64) (int64, error) { return outside.Add(1), nil }, rpc.InPool(p)),
 		rpc.Register(s, "inner", func(_ context.Context, n int64) (int64, error) {
 			if n == 0 {
@@ -227,9 +155,7 @@ func TestNestedKeepsWorker(t *testing.T) {
 			}
 			return ran, err
 		}, rpc.InPool(p)),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	outer := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outer", 0)
 	<-began
 	other := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outside", 0)
@@ -238,9 +164,7 @@ func TestNestedKeepsWorker(t *testing.T) {
 	if ran, err := outer.Wait(deadline(t)); ran != 0 || err != nil {
 		t.Errorf("%d other handlers ran, %v", ran, err)
 	}
-	if _, err := other.Wait(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Works(other.Wait(deadline(t)))(t)
 	eventually.True(t, "two units have ended, and ten have left", func() bool { f := p.Stats(); return f.Cancelled == 10 && f.Done == 2 })
 }
 
@@ -250,18 +174,14 @@ func TestNestedInline(t *testing.T) {
 	b := besides(t, s)
 	own, other := clientOf(t, s), clientOf(t, b)
 	for name, at := range map[string]*rpc.Server{"self": s, "other": b, "inline": b} {
-		if err := rpc.Register(s, name, sums(func(ctx context.Context, n int64) (int64, error) {
+		try.OK(t, rpc.Register(s, name, sums(func(ctx context.Context, n int64) (int64, error) {
 			return rpc.Go[int64, int64](ctx, own, at.ID(), name, n).Wait(ctx)
-		}), rpc.Inline()); err != nil {
-			t.Fatal(err)
-		}
+		}), rpc.Inline()))
 	}
 	for name, place := range map[string]rpc.Option{"other": rpc.InGoroutine(), "inline": rpc.Inline()} {
-		if err := rpc.Register(b, name, sums(func(ctx context.Context, n int64) (int64, error) {
+		try.OK(t, rpc.Register(b, name, sums(func(ctx context.Context, n int64) (int64, error) {
 			return rpc.Call[int64, int64](ctx, other, s.ID(), name, n)
-		}), place); err != nil {
-			t.Fatal(err)
-		}
+		}), place))
 	}
 	for _, name := range []string{"self", "other", "inline"} {
 		if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 20); sum != 210 || err != nil {
@@ -278,7 +198,7 @@ func TestNestedWaitsForInline(t *testing.T) {
 	own := clientOf(t, b)
 	ran := 0 // the race detector sees handlers that run at once
 	began, release := make(chan struct{}), make(chan struct{})
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "count", func(_ context.Context, waits bool) (int, error) {
 			if ran++; waits {
 				close(began)
@@ -292,18 +212,14 @@ func TestNestedWaitsForInline(t *testing.T) {
 			defer end()
 			return rpc.Call[bool, int](ctx, own, s.ID(), "count", false)
 		}, inOne(t, b, `{"pools": [{"name": "one", "workers": 2}]}`)),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	outer := func(left time.Duration) *rpc.Future[int] {
 		return rpc.Go[time.Duration, int](deadline(t), c, b.ID(), "outer", left)
 	}
 	first := rpc.Go[bool, int](deadline(t), c, s.ID(), "count", true)
 	<-began
 	long := outer(time.Hour)
-	if _, err := outer(time.Millisecond).Wait(deadline(t)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
+	try.Fails(outer(time.Millisecond).Wait(deadline(t)))(t, context.DeadlineExceeded)
 	close(release)
 	for n, f := range []*rpc.Future[int]{first, long} {
 		if got, err := f.Wait(deadline(t)); got != 2*n+2 || err != nil {
@@ -317,7 +233,7 @@ func TestNestedCancelled(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
 	own := clientOf(t, s)
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "add", add, rpc.InPool(p)),
 		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
 			ctx, cancel := context.WithCancel(ctx)
@@ -330,12 +246,8 @@ func TestNestedCancelled(t *testing.T) {
 			}
 			return n, nil
 		}, rpc.InPool(p)),
-	); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 0); err != nil {
-		t.Error(err)
-	}
+	)
+	try.Works(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 0))(t)
 }
 
 // While a request waits for room in a pool, the pool's handler calls its own server, whatever the
@@ -350,7 +262,7 @@ func TestNestedWhilePoolWaits(t *testing.T) {
 			s, c := pair(t)
 			p := load(t, s, waiting).Default()
 			own := clientOf(t, s)
-			if err := errors.Join(
+			try.OK(t,
 				rpc.Register(s, "add", add, place(t, s)),
 				rpc.Register(s, "outer", func(ctx context.Context, isFirst bool) (int64, error) {
 					if isFirst {
@@ -358,17 +270,13 @@ func TestNestedWhilePoolWaits(t *testing.T) {
 					}
 					return rpc.Call[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
 				}, rpc.InPool(p)),
-			); err != nil {
-				t.Fatal(err)
-			}
+			)
 			var calls []*rpc.Future[int64]
 			for i := range 3 {
 				calls = append(calls, rpc.Go[bool, int64](deadline(t), c, s.ID(), "outer", i == 0))
 			}
 			for _, f := range calls {
-				if sum, err := f.Wait(deadline(t)); sum != 3 || err != nil {
-					t.Error(sum, err)
-				}
+				try.Gives(f.Wait(deadline(t)))(t, 3)
 			}
 		})
 	}
@@ -385,14 +293,10 @@ func TestSendLargeToOwnServer(t *testing.T) {
 				if name == "pool" {
 					place = inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
 				}
-				own, err := rpc.NewClient(deadline(t), contextOf(s), rpc.CallOverflow(limit))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = own.Close() })
+				own := client(t, contextOf(s), rpc.CallOverflow(limit))
 				var running atomic.Int64
 				got := make(chan []byte, 1)
-				if err := errors.Join(
+				try.OK(t,
 					rpc.Register(s, "take", func(_ context.Context, p []byte) (struct{}, error) {
 						if running.Load() != 0 {
 							t.Error("two handlers run in one worker")
@@ -405,12 +309,8 @@ func TestSendLargeToOwnServer(t *testing.T) {
 						defer running.Add(-1)
 						return struct{}{}, rpc.Send(how(ctx), own, s.ID(), "take", random(2*limit))
 					}, place),
-				); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}); err != nil {
-					t.Fatal(err)
-				}
+				)
+				try.Get(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}))(t)
 				if !bytes.Equal(<-got, random(2*limit)) {
 					t.Error("other arguments")
 				}
@@ -429,7 +329,7 @@ func TestNestedMoved(t *testing.T) {
 			release := occupy(t, old)
 			defer release()
 			own := clientOf(t, s)
-			if err := errors.Join(
+			try.OK(t,
 				rpc.Register(s, "inner", add, rpc.InPool(old)),
 				rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
 					first := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
@@ -442,12 +342,8 @@ func TestNestedMoved(t *testing.T) {
 					b, e := first.Wait(ctx)
 					return a + b, errors.Join(err, e)
 				}, rpc.InPool(set.Default())),
-			); err != nil {
-				t.Fatal(err)
-			}
-			if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2}); sum != 6 || err != nil {
-				t.Error(sum, err)
-			}
+			)
+			try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2}))(t, 6)
 		})
 	}
 }
@@ -459,7 +355,7 @@ func TestNestedStreamLeft(t *testing.T) {
 	own := clientOf(t, s)
 	one := inOne(t, s, waiting)
 	ended := make(chan error, 2)
-	if err := errors.Join(
+	try.OK(t,
 		rpc.RegisterStream(s, "count", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
 			return func(yield func(int64, error) bool) {
 				defer func() { <-ctx.Done(); ended <- ctx.Err() }()
@@ -481,18 +377,10 @@ func TestNestedStreamLeft(t *testing.T) {
 			}
 			return 0, nil
 		}, one),
-	); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 2); n != 2 || err != nil {
-		t.Error(n, err)
-	}
-	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 1); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	)
+	try.Gives(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 2))(t, 2)
+	try.Fails(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 1))(t, context.Canceled)
 	for range 2 {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		try.Fails(<-ended)(t, context.Canceled)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -87,7 +87,7 @@ func TestNestedInRing(t *testing.T) {
 			begun, called := newMeeting(int64(test.pools*test.workers)), newMeeting(int64(test.pools*test.workers))
 			for i, s := range servers {
 				next := servers[(i+1)%len(servers)].ID()
-				if err := errors.Join(
+				try.OK(t,
 					rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
 					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
 						begun.wait(ctx)
@@ -100,9 +100,7 @@ func TestNestedInRing(t *testing.T) {
 						more, e := second.Wait(ctx)
 						return sum + more, errors.Join(err, e)
 					}, rpc.InPool(pools[i])),
-				); err != nil {
-					t.Fatal(err)
-				}
+				)
 			}
 			var calls []*rpc.Future[int64]
 			for _, s := range servers {
@@ -111,9 +109,7 @@ func TestNestedInRing(t *testing.T) {
 				}
 			}
 			for _, f := range calls {
-				if sum, err := f.Wait(deadline(t)); sum != 3 || err != nil {
-					t.Error(sum, err)
-				}
+				try.Gives(f.Wait(deadline(t)))(t, 3)
 			}
 		})
 	}
@@ -135,11 +131,9 @@ func TestNestedAmongPools(t *testing.T) {
 			own := clientOf(t, servers[0])
 			anywhere := func() rocl.GID { return servers[rand.N(len(servers))].ID() }
 			for i, p := range poolsOf(t, servers, config) {
-				if err := rpc.Register(servers[i], "down", sums(func(ctx context.Context, n int64) (int64, error) {
+				try.OK(t, rpc.Register(servers[i], "down", sums(func(ctx context.Context, n int64) (int64, error) {
 					return rpc.Call[int64, int64](ctx, own, anywhere(), "down", n)
-				}), rpc.InPool(p)); err != nil {
-					t.Fatal(err)
-				}
+				}), rpc.InPool(p)))
 			}
 			var callers sync.WaitGroup
 			for range 16 {
@@ -164,74 +158,15 @@ func TestNestedNeedsNoWorker(t *testing.T) {
 	pools := poolsOf(t, servers, `{"pools": [{"workers": 1}]}`)
 	release := occupy(t, pools[1])
 	defer release()
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(servers[1], "inner", func(context.Context, struct{}) (bool, error) {
 			return strings.Contains(string(debug.Stack()), "TestNestedNeedsNoWorker.func2("), nil
 		}, rpc.InPool(pools[1])),
 		rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (bool, error) {
 			return rpc.Call[struct{}, bool](ctx, own, servers[1].ID(), "inner", struct{}{})
 		}, rpc.InPool(pools[0])),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	if isSame, err := rpc.Call[struct{}, bool](deadline(t), c, servers[0].ID(), "outer", struct{}{}); !isSame || err != nil {
 		t.Error("the inner handler has another goroutine than the outer one:", err)
-	}
-}
-
-// Handlers that call each other's pool with another context, as those of two processes do, wait for
-// each other until a deadline. It ends them, and the pools serve other calls.
-func TestDeadlineEndsRing(t *testing.T) {
-	servers, c := ringOf(t, 2)
-	own := clientOf(t, servers[0])
-	pools := poolsOf(t, servers, `{"pools": [{"workers": 1}]}`)
-	var m atomic.Pointer[meeting]
-	for i, s := range servers {
-		next := servers[1-i].ID()
-		if err := errors.Join(
-			rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
-			rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
-				m.Load().wait(ctx)
-				until, _ := ctx.Deadline()
-				ctx, end := context.WithDeadline(context.Background(), until)
-				defer end()
-				return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
-			}, rpc.InPool(pools[i])),
-		); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for patience, haveMet := 500*time.Millisecond, false; !haveMet; patience *= 2 { // until both handlers run before the deadline
-		both := newMeeting(2)
-		m.Store(both)
-		ctx, end := context.WithTimeout(deadline(t), patience)
-		var calls []*rpc.Future[int64]
-		for _, s := range servers {
-			calls = append(calls, rpc.Go[struct{}, int64](ctx, c, s.ID(), "outer", struct{}{}))
-		}
-		ended := 0
-		for _, f := range calls {
-			_, err := f.Wait(deadline(t))
-			switch {
-			case errors.Is(err, context.DeadlineExceeded):
-				ended++
-			case err != nil: // nil: the worker of the other handler, whose call has ended, was free just in time
-				t.Error(err)
-			}
-		}
-		end()
-		if ended == 0 {
-			t.Error("no call ended by its deadline")
-		}
-		select {
-		case <-both.met:
-			haveMet = true
-		default:
-		}
-	}
-	for _, s := range servers {
-		if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "inner", addends{1, 2}); sum != 3 || err != nil {
-			t.Error(sum, err)
-		}
 	}
 }

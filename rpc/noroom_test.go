@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -23,45 +24,15 @@ func TestReasonWithoutMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := rocltest.Cluster(t, 1)
 			at, from := n.Open(0, opts(), rocl.WithMemory(1<<20)), n.Open(0, opts())
-			s, err := rpc.NewServer(deadline(t), at, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := rpc.NewClient(deadline(t), from)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
-					t.Error(err)
-				}
-			}()
-			if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }); err != nil {
-				t.Fatal(err)
-			}
+			s, c := serve(t, at), client(t, from)
+			try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
 			call := func() error {
 				_, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 2<<20))
 				return err
 			}
-			if err := call(); !errors.Is(err, rocl.ErrTooLarge) {
-				t.Error(err)
-			}
-			var all []*rocl.Buffer
-			for size := 256 << 10; size > 0; size /= 2 {
-				for {
-					b, err := at.Buffer(size)
-					if err != nil {
-						break
-					}
-					all = append(all, b)
-				}
-			}
-			if err := call(); !errors.Is(err, rocl.ErrTooLarge) {
-				t.Error(err)
-			}
-			for _, b := range all {
-				b.Release()
-			}
+			try.Fails(call())(t, rocl.ErrTooLarge)
+			defer takeMemory(at)()
+			try.Fails(call())(t, rocl.ErrTooLarge)
 		})
 	}
 }
@@ -74,25 +45,10 @@ func TestReasonWithoutMemory(t *testing.T) {
 func TestReplyBesideRequest(t *testing.T) {
 	for _, place := range [][]rpc.Option{nil, {rpc.Inline()}} {
 		n := rocltest.Cluster(t, 1)
-		at, from := n.Open(0, rocltest.TCP(), rocl.WithMemory(2<<20)), n.Open(0, rocltest.TCP())
-		s, err := rpc.NewServer(deadline(t), at, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := rpc.NewClient(deadline(t), from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }, place...); err != nil {
-			t.Fatal(err)
-		}
+		s, c := serve(t, n.Open(0, rocltest.TCP(), rocl.WithMemory(2<<20))), client(t, n.Open(0, rocltest.TCP()))
+		try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }, place...))
 		for range 3 {
-			if _, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 1<<20-100)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
-			t.Error(err)
+			try.Get(rpc.Call[[]byte, int](deadline(t), c, s.ID(), "len", make([]byte, 1<<20-100)))(t)
 		}
 	}
 }
@@ -109,15 +65,9 @@ func TestBothWithLittleMemory(t *testing.T) {
 			var clients [2]*rpc.Client
 			for i := range servers {
 				c := n.Open(0, opts(), rocl.WithMemory(1<<20))
-				var err error
-				if servers[i], err = rpc.NewServer(ctx, c, nil); err != nil {
-					t.Fatal(err)
-				}
-				if clients[i], err = rpc.NewClient(ctx, c); err != nil {
-					t.Fatal(err)
-				}
-				if err := errors.Join(
-					rpc.Register(servers[i], "echo", func(_ context.Context, p []byte) ([]byte, error) { return p, nil }),
+				servers[i], clients[i] = serve(t, c), client(t, c)
+				try.OK(t,
+					rpc.Register(servers[i], "echo", echo),
 					rpc.RegisterStream(servers[i], "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 						return func(yield func([]byte, error) bool) {
 							for range 8 {
@@ -127,17 +77,8 @@ func TestBothWithLittleMemory(t *testing.T) {
 							}
 						}
 					}),
-				); err != nil {
-					t.Fatal(err)
-				}
+				)
 			}
-			defer func() {
-				for i := range servers {
-					if err := errors.Join(clients[i].Close(), servers[i].Close(deadline(t))); err != nil {
-						t.Error(err)
-					}
-				}
-			}()
 			for _, size := range []int{1 << 18, 1<<19 - 1000, 1<<19 + 100, 3<<18 - 1000, 3<<18 + 1000, 1<<20 - 100} {
 				got, err := rpc.Call[[]byte, []byte](ctx, clients[0], servers[1].ID(), "echo", make([]byte, size))
 				if len(got) != size && !errors.Is(err, rocl.ErrTooLarge) {
@@ -145,17 +86,13 @@ func TestBothWithLittleMemory(t *testing.T) {
 				}
 			}
 			for _, size := range []int{50_000, 300_000} {
-				var all sync.WaitGroup
+				var streams sync.WaitGroup
 				for i := range 4 {
-					all.Go(func() {
-						for _, err := range rpc.Stream[int, []byte](ctx, clients[i%2], servers[1-i%2].ID(), "stream", size) {
-							if err != nil {
-								t.Errorf("results of %d bytes: %v", size, err)
-							}
-						}
+					streams.Go(func() {
+						try.Works(all(rpc.Stream[int, []byte](ctx, clients[i%2], servers[1-i%2].ID(), "stream", size)))(t)
 					})
 				}
-				all.Wait()
+				streams.Wait()
 			}
 		})
 	}

@@ -3,6 +3,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,12 +159,7 @@ func (r *request) retryAfterMove(err error) (waits context.Context) {
 // busy refuses a request for which a pool has no room.
 func (r *request) busy(err error) {
 	r.method.stats.refused.Add(1)
-	if cause := context.Cause(r.ctx); cause != nil {
-		r.refuse(cause)
-	} else {
-		r.refuse(fmt.Errorf("%w: %w", ErrBusy, err))
-	}
-	r.end()
+	r.drop(cmp.Or(context.Cause(r.ctx), fmt.Errorf("%w: %w", ErrBusy, err)))
 }
 
 // InGoroutine makes each handler run in a goroutine of its own, which is the default.

@@ -134,24 +134,27 @@ func (o *overflow) close() error {
 	return nil
 }
 
-// encodeElsewhere exposes v as memory. If err is nil, b has the encoding of v after head bytes.
-// Otherwise err is the error of encoding v into a buffer; if it is ErrTooLarge, v is encoded into
-// plain memory. encodeElsewhere owns b.
-func encodeElsewhere[T any](ctx context.Context, o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*exposed, error) {
+// An unsent is an encoded value that does not travel in a message. expose owns it.
+type unsent struct {
+	bytes   []byte
+	segment bulk.Segment
+	buffer  *rocl.Buffer // with the bytes; nil: they are in plain memory
+}
+
+// unsentOf returns a value that is too large for a message. If err is nil, v is in b after head
+// bytes. Otherwise err is the error of encoding v into a buffer; if it is ErrTooLarge, v is encoded
+// into plain memory. unsentOf owns b. It does not wait.
+func unsentOf[T any](o *overflow, f format[T], head int, v T, b *rocl.Buffer, err error) (*unsent, error) {
 	if err == nil {
 		defer b.Release()
 		part := b.Slice(head, b.Len()-head)
-		defer part.Release()
-		return o.expose(ctx, part.Bytes(), bulk.Buffer(part))
+		return &unsent{part.Bytes(), bulk.Buffer(part), part}, nil
 	}
 	if !errors.Is(err, rocl.ErrTooLarge) || o.limit == unlimited {
 		return nil, err
 	}
 	p, err := f.append(nil, v)
-	if err != nil {
-		return nil, err
-	}
-	return o.expose(ctx, p, bulk.Bytes(p))
+	return &unsent{p, bulk.Bytes(p), nil}, err
 }
 
 // exposed is memory with a value that the other side pulls.
@@ -160,16 +163,20 @@ type exposed struct {
 	bytes []byte
 }
 
-func (o *overflow) expose(ctx context.Context, p []byte, s bulk.Segment) (*exposed, error) {
+// expose exposes a value as memory.
+func (o *overflow) expose(ctx context.Context, v *unsent) (*exposed, error) {
+	if v.buffer != nil {
+		defer v.buffer.Release() // the region has a reference of its own
+	}
 	ep, err := o.endpoint(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := ep.Expose(bulk.ReadOnly, s)
+	r, err := ep.Expose(bulk.ReadOnly, v.segment)
 	if err != nil {
 		return nil, err
 	}
-	return &exposed{r, p}, nil
+	return &exposed{r, v.bytes}, nil
 }
 
 // An elsewhere is sent in place of a value that stays in memory of the sender.
@@ -268,15 +275,14 @@ func (o *overflow) pullGrowing(ctx context.Context, got *pulled, ep *bulk.Endpoi
 	}
 }
 
-// argumentsElsewhere exposes the arguments as encodeElsewhere does, and returns the message with
-// their elsewhere. It owns b.
-func argumentsElsewhere[In any](ctx context.Context, c *Client, in In, cfg *config, h *requestHeader, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
-	e, err := encodeElsewhere(ctx, &c.overflow, formatOf[In](cfg.in), h.size(), in, b, err)
+// argumentsElsewhere exposes the arguments, and returns the message with their elsewhere.
+func (c *Client) argumentsElsewhere(ctx context.Context, v *unsent, isOneWay bool, h *requestHeader) (*rocl.Buffer, error) {
+	e, err := c.overflow.expose(ctx, v)
 	if err != nil {
 		return nil, err
 	}
 	h.flags |= flagElsewhere
-	if cfg.isOneWay {
+	if isOneWay {
 		h.flags |= flagTaken
 	}
 	h.region = e.Region
@@ -394,10 +400,10 @@ type held struct {
 	until context.Context // ends with the receipt, or with the call
 }
 
-// resultElsewhere exposes a result as encodeElsewhere does, and returns the reply with its
-// elsewhere. It owns b.
-func resultElsewhere[Out any](r *request, f format[Out], v Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
-	e, err := encodeElsewhere(r.ctx, &r.s.overflow, f, replyHead, v, b, err)
+// resultElsewhere exposes a result, and returns the reply with its elsewhere.
+func (r *request) resultElsewhere(v *unsent) (*rocl.Buffer, error) {
+	var b *rocl.Buffer
+	e, err := r.s.overflow.expose(r.ctx, v)
 	if err == nil {
 		b, err = r.keepUntilPulled(e)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
@@ -35,20 +36,7 @@ func overEach(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) 
 			if name != "self" {
 				from = n.Open(0, opts...)
 			}
-			s, err := rpc.NewServer(deadline(t), at, rocl.Attrs{"type": "test"}, rpc.WithOverflow(limit))
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, err := rpc.NewClient(deadline(t), from, rpc.CallOverflow(limit))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := errors.Join(c.Close(), s.Close(deadline(t))); err != nil {
-					t.Error(err)
-				}
-			}()
-			f(t, s, c)
+			f(t, serve(t, at, rpc.WithOverflow(limit)), client(t, from, rpc.CallOverflow(limit)))
 		})
 	}
 }
@@ -68,22 +56,15 @@ func random(n int) []byte {
 // Promise (Package rpc): Arguments and results above the limit arrive as they were. A handler has
 // all of them or does not run. See also TestOverflowMany.
 func TestOverflow(t *testing.T) {
-	set, err := pool.Load([]byte(`{"pools": [{"name": "workers", "workers": 2}, {"name": "inline", "policy": "inline"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := try.Get(pool.Load([]byte(`{"pools": [{"name": "workers", "workers": 2}, {"name": "inline", "policy": "inline"}]}`)))(t)
 	defer set.Close(deadline(t))
 	workers, e1 := set.Pool("workers")
 	inline, e2 := set.Pool("inline")
-	if err := errors.Join(e1, e2); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, e1, e2)
 	places := map[string]rpc.Option{"goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "workers": rpc.InPool(workers), "inline pool": rpc.InPool(inline)}
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		for name, place := range places {
-			if err := rpc.Register(s, name, echo, place); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, rpc.Register(s, name, echo, place))
 			for _, n := range []int{0, 1, limit - 1, limit, limit + 1, 2 * limit, 3 << 20} {
 				for _, opts := range [][]rpc.Option{nil, {rpc.WithChecksum()}} {
 					p := random(n)
@@ -115,9 +96,7 @@ func TestOverflowFuture(t *testing.T) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
-		if err := errors.Join(rpc.Register(s, "echo", echo), rpc.Register(s, "wait", wait)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, "echo", echo), rpc.Register(s, "wait", wait))
 		var futures []*rpc.Future[[]byte]
 		sizes := []int{1, limit, limit + 1, 2 << 20}
 		for _, n := range sizes {
@@ -137,9 +116,7 @@ func TestOverflowFuture(t *testing.T) {
 		<-came
 		cancel()
 		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 && c.Moves().Regions == 0 })
-		if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
 	})
 }
 
@@ -147,9 +124,7 @@ func TestOverflowFuture(t *testing.T) {
 // before they are encoded.
 func TestOverflowMany(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
-		if err := rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, "echo", func(_ context.Context, d text) (text, error) { return d, nil }))
 		var calls sync.WaitGroup
 		for g := range 8 {
 			calls.Go(func() {
@@ -170,16 +145,12 @@ func TestOverflowMany(t *testing.T) {
 func TestOverflowInline(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		ran := 0 // the race detector sees handlers that run elsewhere
-		if err := rpc.Register(s, "count", func(context.Context, []byte) (int, error) { ran++; return ran, nil }, rpc.Inline()); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, "count", func(context.Context, []byte) (int, error) { ran++; return ran, nil }, rpc.Inline()))
 		var calls sync.WaitGroup
 		for g := range 8 {
 			calls.Go(func() {
 				for range 25 {
-					if _, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", make([]byte, g%2*2*limit)); err != nil {
-						t.Error(err)
-					}
+					try.Works(rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", make([]byte, g%2*2*limit)))(t)
 				}
 			})
 		}
@@ -194,30 +165,24 @@ func TestOverflowInline(t *testing.T) {
 func TestOverflowOneWay(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		got := make(chan []byte, 1)
-		if err := rpc.Register(s, "tell", func(_ context.Context, p []byte) ([]byte, error) {
+		try.OK(t, rpc.Register(s, "tell", func(_ context.Context, p []byte) ([]byte, error) {
 			got <- p
 			return p, nil // not sent
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		p := random(5 * limit)
-		if err := rpc.Send(deadline(t), c, s.ID(), "tell", p); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Send(deadline(t), c, s.ID(), "tell", p))
 		clear(p)
 		if !bytes.Equal(<-got, random(5*limit)) {
 			t.Error("the handler has other bytes")
 		}
-		if err := rpc.Send(deadline(t), c, s.ID(), "nothing", p); !errors.Is(err, rpc.ErrUnknownCall) {
-			t.Error(err)
-		}
+		try.Fails(rpc.Send(deadline(t), c, s.ID(), "nothing", p))(t, rpc.ErrUnknownCall)
 	})
 }
 
 // Streams can have arguments and results above the limit.
 func TestOverflowStream(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
-		if err := rpc.RegisterStream(s, "repeat", func(_ context.Context, p []byte) iter.Seq2[[]byte, error] {
+		try.OK(t, rpc.RegisterStream(s, "repeat", func(_ context.Context, p []byte) iter.Seq2[[]byte, error] {
 			return func(yield func([]byte, error) bool) {
 				for i := range 50 {
 					if !yield(p[:len(p)*i/50], nil) {
@@ -226,23 +191,17 @@ func TestOverflowStream(t *testing.T) {
 				}
 				yield(nil, rocl.ErrFull)
 			}
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		p := random(20 * limit)
 		for _, opts := range [][]rpc.Option{nil, {rpc.WithChecksum()}} {
-			n := 0
-			for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p, opts...) {
-				if n == 50 && errors.Is(err, rocl.ErrFull) {
-					n++
-				} else if err != nil || !bytes.Equal(got, p[:len(p)*n/50]) {
-					t.Fatalf("result %d: %d bytes, %v", n, len(got), err)
-				} else {
-					n++
-				}
+			got, err := all(rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p, opts...))
+			if len(got) != 50 || !errors.Is(err, rocl.ErrFull) {
+				t.Errorf("%d results, then %v", len(got), err)
 			}
-			if n != 51 {
-				t.Errorf("%d results", n)
+			for n, got := range got {
+				if !bytes.Equal(got, p[:len(p)*n/50]) {
+					t.Errorf("result %d: %d bytes", n, len(got))
+				}
 			}
 		}
 		if s.Moves().Regions != 0 {
@@ -266,13 +225,11 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		began, release := make(chan struct{}, 1), make(chan struct{})
 		var ran atomic.Int64
-		if err := rpc.Register(s, "wait", func(context.Context, []byte) (int64, error) {
+		try.OK(t, rpc.Register(s, "wait", func(context.Context, []byte) (int64, error) {
 			began <- struct{}{}
 			<-release
 			return ran.Add(1), nil
-		}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)); err != nil {
-			t.Fatal(err)
-		}
+		}, inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)))
 		first := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
 		<-began
 		reads := c.Moves().Reads
@@ -281,18 +238,12 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 		third := rpc.Go[[]byte, int64](deadline(t), c, s.ID(), "wait", random(2*limit))
 		eventually.True(t, "the arguments of three calls are exposed", func() bool { return c.Moves().Regions == 3 }) // also those of a running call
 		cancel()
-		if _, err := second.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		try.Fails(second.Wait(deadline(t)))(t, context.Canceled)
 		if got := c.Moves().Reads; got != reads {
 			t.Errorf("%d transfers before the handler's turn", got-reads)
 		}
 		close(release)
-		for _, f := range []*rpc.Future[int64]{first, third} {
-			if _, err := f.Wait(deadline(t)); err != nil {
-				t.Error(err)
-			}
-		}
+		done(t, first, third)
 		if n := ran.Load(); n != 2 {
 			t.Errorf("%d handlers ran", n)
 		}
@@ -307,12 +258,10 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 func TestOverflowResultHeld(t *testing.T) {
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		returned := make(chan struct{}, 1)
-		if err := rpc.Register(s, "make", func(_ context.Context, n int) ([]byte, error) {
+		try.OK(t, rpc.Register(s, "make", func(_ context.Context, n int) ([]byte, error) {
 			returned <- struct{}{}
 			return make([]byte, n), nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		for range 20 {
 			ctx, cancel := context.WithCancel(deadline(t))
 			f := rpc.Go[int, []byte](ctx, c, s.ID(), "make", 3<<20)
@@ -323,9 +272,7 @@ func TestOverflowResultHeld(t *testing.T) {
 			}
 		}
 		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 })
-		if _, err := rpc.Call[int, []byte](context.Background(), c, s.ID(), "make", 3<<20); err != nil {
-			t.Error(err)
-		}
+		try.Works(rpc.Call[int, []byte](context.Background(), c, s.ID(), "make", 3<<20))(t)
 		eventually.True(t, "nothing is exposed", func() bool { return s.Moves().Regions == 0 })
 	})
 }
@@ -334,133 +281,56 @@ func TestOverflowResultHeld(t *testing.T) {
 // too large for any buffer of the context is sent from the memory of the program.
 func TestOverflowBeyondBuffers(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s, err := rpc.NewServer(deadline(t), cl.Open(0, rocltest.TCP()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
+	s := serve(t, cl.Open(0, rocltest.TCP()))
 	s.SetMost(1 << 20)
-	if err := rpc.Register(s, "echo", echo); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "echo", echo))
 	small := cl.Open(0, rocltest.TCP(), rocl.WithMemory(8<<20))
-	c, err := rpc.NewClient(deadline(t), small)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }); err != nil {
-		t.Fatal(err)
-	}
-	if isEqual, err := rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)); err != nil || !isEqual {
-		t.Error(isEqual, err)
-	}
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
-		t.Errorf("a result beyond the memory of the context: %v", err)
-	}
-	never, err := rpc.NewClient(deadline(t), small, rpc.CallOverflow(-1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer never.Close()
-	if _, err := rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)); !errors.Is(err, rocl.ErrTooLarge) {
-		t.Errorf("without overflow: %v", err)
-	}
-}
-
-// Interceptors of both sides, and calls to any and all servers, work with values above the limit.
-func TestOverflowIntercepted(t *testing.T) {
-	cl := rocltest.Cluster(t, 1)
-	see := func(_ context.Context, i *rpc.Invocation, next func(context.Context) error) error {
-		if in := i.In.(*[]byte); len(*in) != 3*limit {
-			t.Errorf("%d bytes", len(*in))
-		}
-		return next(context.Background())
-	}
-	for range 3 {
-		s, err := rpc.NewServer(deadline(t), cl.Open(0), rocl.Attrs{"type": "echo"}, rpc.WithOverflow(limit), rpc.WithInterceptors(see))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close(deadline(t))
-		if err := rpc.Register(s, "echo", echo); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c, err := rpc.NewClient(deadline(t), cl.Open(0), rpc.CallOverflow(limit), rpc.CallInterceptors(see))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	p, n := random(3*limit), 0
-	for a, err := range rpc.CallAll[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p) {
-		if n++; err != nil || !bytes.Equal(a.Value, p) {
-			t.Error(len(a.Value), err)
-		}
-	}
-	if n != 3 {
-		t.Errorf("%d answers", n)
-	}
-	if a, err := rpc.CallAny[[]byte, []byte](deadline(t), c, rocl.Match{"type": "echo"}, "echo", p, rpc.Nearest()); err != nil || !bytes.Equal(a.Value, p) {
-		t.Error(len(a.Value), err)
-	}
+	c := client(t, small)
+	try.OK(t, rpc.Register(s, "len", func(_ context.Context, p []byte) (bool, error) { return bytes.Equal(p, random(20<<20)), nil }))
+	try.Gives(rpc.Call[[]byte, bool](deadline(t), c, s.ID(), "len", random(20<<20)))(t, true)
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(20<<20)))(t, rocl.ErrTooLarge) // a result beyond the memory of the context
+	never := client(t, small, rpc.CallOverflow(-1))
+	try.Fails(rpc.Call[[]byte, []byte](deadline(t), never, s.ID(), "echo", random(20<<20)))(t, rocl.ErrTooLarge) // without overflow
 }
 
 // A server releases what it holds for a caller whose process is killed. Its handlers got all their
 // arguments or did not run.
 func TestOverflowCallerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := serve(t, open(t, sock))
 	var ran atomic.Int64
 	want := random(3 << 20)
-	if err := rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) {
+	try.OK(t, rpc.Register(s, "echo", func(_ context.Context, p []byte) ([]byte, error) {
 		if !bytes.Equal(p, want) {
 			t.Errorf("a handler ran with %d bytes", len(p))
 		}
 		ran.Add(1)
 		return p, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for range 3 {
 		ran.Store(0)
 		cmd, _ := other(t, "large", sock)
 		eventually.True(t, "more than ten calls have run", func() bool { return ran.Load() > 10 })
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, cmd.Process.Kill())
 		eventually.True(t, "no handler runs, and nothing is exposed", func() bool { return s.Stats()[0].Running == 0 && s.Moves().Regions == 0 })
-	}
-	if err := s.Close(deadline(t)); err != nil {
-		t.Error(err)
 	}
 }
 
 // Calls whose server is killed end with rocl.ErrGone, and leave no memory exposed.
+//
+// Promise (Package rpc): If either side is killed during a transfer of a call, transfer and call
+// end with `rocl.ErrGone`. See also TestOverflowCallerKilled, TestBulkOriginKilled.
 func TestOverflowServerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	cmd, line := other(t, "server", sock)
-	id, err := rocl.ParseGID(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := client(t, open(t, sock))
+	cmd, id := other(t, "server", sock)
 	var calls sync.WaitGroup
 	var done atomic.Int64
 	for range 4 {
 		calls.Go(func() {
 			for {
 				if _, err := rpc.Call[[]byte, []byte](deadline(t), c, id, "echo", random(3<<20)); err != nil {
-					if !errors.Is(err, rocl.ErrGone) {
-						t.Error(err)
-					}
+					try.Fails(err)(t, rocl.ErrGone)
 					return
 				}
 				done.Add(1)
@@ -468,9 +338,7 @@ func TestOverflowServerKilled(t *testing.T) {
 		})
 	}
 	eventually.True(t, "more than ten calls have run", func() bool { return done.Load() > 10 })
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, cmd.Process.Kill())
 	calls.Wait()
 	if n := c.Moves().Regions; n != 0 {
 		t.Errorf("%d regions are left", n)

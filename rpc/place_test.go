@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -18,15 +19,10 @@ import (
 // load returns a set that is closed at the end of the test, after the server.
 func load(t *testing.T, s *rpc.Server, config string) *pool.Set {
 	t.Helper()
-	set, err := pool.Load([]byte(config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := try.Get(pool.Load([]byte(config)))(t)
 	t.Cleanup(func() {
 		_ = s.Close(deadline(t))
-		if err := set.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, set.Close(deadline(t)))
 	})
 	return set
 }
@@ -38,30 +34,20 @@ func TestPoolInUse(t *testing.T) {
 	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}, {"name": "b"}, {"name": "c"}]}`)
 	for _, name := range []string{"a", "b", "c"} {
 		p, _ := set.Pool(name)
-		if err := rpc.Register(s, "in "+name, add, rpc.InPool(p)); err != nil {
-			t.Fatal(err)
-		}
-		if err := rpc.Register(s, "in "+name, add, rpc.InPool(p)); !errors.Is(err, rpc.ErrExists) {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, "in "+name, add, rpc.InPool(p)))
+		try.Fails(rpc.Register(s, "in "+name, add, rpc.InPool(p)))(t, rpc.ErrExists)
 		err := set.RemovePool(name)
 		if !errors.Is(err, pool.ErrInUse) || !strings.Contains(err.Error(), fmt.Sprintf(`"call in %s of server %v" uses it`, name, s.ID())) {
 			t.Error(err)
 		}
 	}
-	if err := s.Place("in a", rpc.InPool(set.Default())); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Place("in a", rpc.InPool(set.Default())))
 	if !s.Deregister("in b") {
 		t.Error("not registered")
 	}
-	if err := s.Close(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Close(deadline(t)))
 	for _, name := range []string{"a", "b", "c"} {
-		if err := set.RemovePool(name); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, set.RemovePool(name))
 	}
 }
 
@@ -70,28 +56,14 @@ func TestPlaceRefused(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "main"}, {"name": "a"}]}`)
 	a, _ := set.Pool("a")
-	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Place("add", rpc.WithChecksum()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Error(err)
-	}
-	if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); err != nil {
-		t.Error(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add, rpc.InPool(set.Default())))
+	try.Fails(s.Place("add", rpc.WithChecksum()))(t, errors.ErrUnsupported)
+	try.Works(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t)
 	eventually.True(t, "the call has stayed in its pool", func() bool { return set.Default().Stats().Done == 1 }) // the reply goes first
-	if err := s.Close(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Place("add", rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
-		t.Error(err)
-	}
-	if err := rpc.Register(s, "late", add, rpc.InPool(a)); !errors.Is(err, rpc.ErrClosed) {
-		t.Error(err)
-	}
-	if err := set.RemovePool("a"); err != nil {
-		t.Error(err)
-	}
+	try.OK(t, s.Close(deadline(t)))
+	try.Fails(s.Place("add", rpc.InPool(a)))(t, rpc.ErrClosed)
+	try.Fails(rpc.Register(s, "late", add, rpc.InPool(a)))(t, rpc.ErrClosed)
+	try.Check(t, set.RemovePool("a"))
 }
 
 // No call fails while the handlers are moved from pool to pool and the pools are removed.
@@ -101,9 +73,7 @@ func TestPlaceRefused(t *testing.T) {
 func TestPoolsReplaced(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{}`)
-	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add, rpc.InPool(set.Default())))
 	ctx, end := context.WithCancel(context.Background())
 	var callers sync.WaitGroup
 	for range 8 {
@@ -119,25 +89,17 @@ func TestPoolsReplaced(t *testing.T) {
 	last := ""
 	for i := range 200 {
 		name := fmt.Sprint("p", i)
-		p, err := set.AddPool(pool.PoolConfig{Name: name, Workers: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Place("add", rpc.InPool(p)); err != nil {
-			t.Fatal(err)
-		}
+		p := try.Get(set.AddPool(pool.PoolConfig{Name: name, Workers: 1}))(t)
+		try.OK(t, s.Place("add", rpc.InPool(p)))
 		eventually.True(t, "a call runs in the pool", func() bool { return p.Stats().Done > 0 })
 		if last == "" {
 			last = name
 			continue
 		}
 		if i%2 == 0 {
-			err = set.ReplacePool(last, name)
+			try.OK(t, set.ReplacePool(last, name))
 		} else {
-			eventually.True(t, "the pool is empty", func() bool { err = set.RemovePool(last); return !errors.Is(err, pool.ErrInUse) })
-		}
-		if err != nil {
-			t.Fatal(err)
+			eventually.True(t, "the pool is empty", func() bool { return set.RemovePool(last) == nil })
 		}
 		last = name
 	}
@@ -145,50 +107,24 @@ func TestPoolsReplaced(t *testing.T) {
 	callers.Wait()
 }
 
-// A pool of policy inline has the effect of Inline, and refuses what Inline refuses.
-func TestInlinePool(t *testing.T) {
-	s, c := pair(t)
-	set := load(t, s, `{"pools": [{"name": "now", "policy": "inline"}]}`)
-	if err := rpc.RegisterStream(s, "count", count, rpc.InPool(set.Default())); !errors.Is(err, errors.ErrUnsupported) {
-		t.Error(err)
-	}
-	if err := rpc.Register(s, "add", add, rpc.InPool(set.Default())); err != nil {
-		t.Fatal(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
-		t.Error(sum, err)
-	}
-	eventually.True(t, "the call is counted", func() bool { return set.Default().Stats().Done == 1 }) // the reply goes first
-}
-
 // Of the calls that wait in a pool, those with the higher priority run first.
 func TestPriorities(t *testing.T) {
 	s, c := pair(t)
 	set := load(t, s, `{"pools": [{"name": "one", "policy": "priority", "workers": 1}]}`)
 	p := set.Default()
-	release, began := make(chan struct{}), make(chan struct{})
-	if err := p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-release }}); err != nil {
-		t.Fatal(err)
-	}
-	<-began
+	release := occupy(t, p)
 	var order []string
 	var futures []*rpc.Future[struct{}]
 	for i, name := range []string{"scan", "ping"} {
 		f := func(context.Context, struct{}) (struct{}, error) { order = append(order, name); return struct{}{}, nil }
-		if err := rpc.Register(s, name, f, rpc.InPoolAt(p, i)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, rpc.Register(s, name, f, rpc.InPoolAt(p, i)))
 		for range 2 {
 			futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), name, struct{}{}))
 		}
 	}
 	eventually.True(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
-	close(release)
-	for _, f := range futures {
-		if _, err := f.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	}
+	release()
+	done(t, futures...)
 	if got := strings.Join(order, " "); got != "ping ping scan scan" {
 		t.Errorf("order %s", got)
 	}
@@ -204,26 +140,16 @@ func TestFullPoolReplaced(t *testing.T) {
 		<-release
 		return struct{}{}, nil
 	}
-	if err := rpc.Register(s, "wait", wait, rpc.InPool(old)); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "wait", wait, rpc.InPool(old)))
 	var futures []*rpc.Future[struct{}]
 	for range 3 {
 		futures = append(futures, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
 	}
 	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
-	if err := s.Place("wait", rpc.InPool(set.Default())); err != nil {
-		t.Fatal(err)
-	}
-	if err := set.ReplacePool("old", "main"); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, s.Place("wait", rpc.InPool(set.Default())))
+	try.OK(t, set.ReplacePool("old", "main"))
 	close(release)
-	for _, f := range futures {
-		if _, err := f.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	}
+	done(t, futures...)
 	eventually.True(t, "two units have run in the new pool", func() bool { return set.Default().Stats().Done == 2 })
 	if f := set.Default().Stats(); f.MovedIn != 1 {
 		t.Errorf("figures %+v", f)
@@ -240,7 +166,7 @@ func TestFullPoolToInline(t *testing.T) {
 	defer release()
 	ran := 0 // the race detector sees handlers that run at once
 	began, free := make(chan struct{}), make(chan struct{})
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "moved", func(_ context.Context, isInline bool) (int, error) {
 			if !isInline {
 				return 0, nil
@@ -252,9 +178,7 @@ func TestFullPoolToInline(t *testing.T) {
 			return ran, nil
 		}, rpc.InPool(old)),
 		rpc.Register(s, "inline", func(context.Context, bool) (int, error) { ran++; return ran, nil }, rpc.Inline()),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	call := func(name string, in bool) *rpc.Future[int] {
 		return rpc.Go[bool, int](deadline(t), c, s.ID(), name, in)
 	}
@@ -262,9 +186,7 @@ func TestFullPoolToInline(t *testing.T) {
 	eventually.True(t, "a call is queued", func() bool { return old.Stats().Queued == 1 })
 	waits := call("moved", true)
 	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
-	if err := errors.Join(s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main")); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main"))
 	<-began
 	other := call("inline", true)
 	eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })

@@ -3,7 +3,6 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,29 +16,51 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// The test binary also serves as the other process: a server, or a caller.
+// The test binary also serves as the other process, which has one of these roles. Its client and
+// its context are on the node of the test.
+var roles = map[string]func(ctx context.Context, c *rocl.Context, cl *rpc.Client) error{
+	"server": otherServer,
+	"caller": func(ctx context.Context, _ *rocl.Context, cl *rpc.Client) error {
+		ctx, end := context.WithCancel(ctx) // a call that can be cancelled
+		defer end()
+		_, err := rpc.CallAny[struct{}, struct{}](ctx, cl, rocl.Match{"type": "test"}, "wait", struct{}{})
+		return err
+	},
+	"many": func(ctx context.Context, c *rocl.Context, cl *rpc.Client) error {
+		f, err := c.Find(ctx, rocl.Match{"type": "test"})
+		return errors.Join(err, forever(256, func() error {
+			_, err := rpc.Call[int64, []byte](ctx, cl, f.ID, "zeros", 20_000)
+			return err
+		}))
+	},
+	"large": func(ctx context.Context, _ *rocl.Context, cl *rpc.Client) error {
+		p := random(3 << 20) // more than the limit
+		return forever(8, func() error {
+			_, err := rpc.CallAny[[]byte, []byte](ctx, cl, rocl.Match{"type": "test"}, "echo", p)
+			return err
+		})
+	},
+}
+
 func TestMain(m *testing.M) {
-	var err error
-	switch sock := os.Getenv("RPC_SOCKET"); os.Getenv("RPC_ROLE") {
-	case "server":
-		err = otherServer(sock)
-	case "caller":
-		err = otherCaller(sock)
-	case "many":
-		err = manyCallers(sock)
-	case "large":
-		err = largeCaller(sock)
-	case "exposer":
-		err = exposer(sock)
-	default:
+	role := roles[os.Getenv("RPC_ROLE")]
+	if role == nil {
 		goleak.VerifyTestMain(m)
 		return
+	}
+	ctx := context.Background()
+	c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("RPC_SOCKET")), rocl.JoinOnly())
+	if err == nil {
+		var cl *rpc.Client
+		if cl, err = rpc.NewClient(ctx, c); err == nil {
+			err = role(ctx, c, cl)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,13 +68,23 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// otherServer offers calls until its standard input ends.
-func otherServer(sock string) error {
-	ctx := context.Background()
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
-	if err != nil {
-		return err
+// forever calls f in n goroutines, again and again, until it fails.
+func forever(n int, f func() error) error {
+	failed := make(chan error)
+	for range n {
+		go func() {
+			for {
+				if err := f(); err != nil {
+					failed <- err
+				}
+			}
+		}()
 	}
+	return <-failed
+}
+
+// otherServer offers calls until its standard input ends.
+func otherServer(ctx context.Context, c *rocl.Context, _ *rpc.Client) error {
 	defer c.Close()
 	s, err := rpc.NewServer(ctx, c, rocl.Attrs{"in": "another process"})
 	if err != nil {
@@ -63,13 +94,6 @@ func otherServer(sock string) error {
 	if err := errors.Join(
 		rpc.Register(s, "add", add),
 		rpc.Register(s, "echo", echo),
-		rpc.Register(s, "fill", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
-			ep, err := bulk.Open(ctx, c)
-			for err == nil {
-				_, err = ep.Push(ctx, h, 0, make([]byte, h.Len()))
-			}
-			return struct{}{}, err
-		}),
 		rpc.Register(s, "exit", func(context.Context, struct{}) (struct{}, error) { os.Exit(3); panic("not reached") }),
 	); err != nil {
 		return err
@@ -79,110 +103,18 @@ func otherServer(sock string) error {
 	return nil
 }
 
-// clientAt returns a client of a context of its own, on the node of a socket.
-func clientAt(sock string) (*rocl.Context, *rpc.Client, error) {
-	ctx := context.Background()
-	c, err := rocl.Open(ctx, rocl.WithSocket(sock), rocl.JoinOnly())
-	if err != nil {
-		return nil, nil, err
-	}
-	cl, err := rpc.NewClient(ctx, c)
-	return c, cl, err
-}
-
-// otherCaller calls "wait" of the server in the process that has started it.
-func otherCaller(sock string) error {
-	_, cl, err := clientAt(sock)
-	if err != nil {
-		return err
-	}
-	ctx, end := context.WithCancel(context.Background()) // a call that can be cancelled
-	defer end()
-	_, err = rpc.CallAny[struct{}, struct{}](ctx, cl, rocl.Match{"type": "test"}, "wait", struct{}{})
-	return err
-}
-
-// manyCallers calls "zeros" of that server in many goroutines, for ever.
-func manyCallers(sock string) error {
-	ctx := context.Background()
-	c, cl, err := clientAt(sock)
-	if err != nil {
-		return err
-	}
-	f, err := c.Find(ctx, rocl.Match{"type": "test"})
-	if err != nil {
-		return err
-	}
-	failed := make(chan error)
-	for range 256 {
-		go func() {
-			for {
-				if _, err := rpc.Call[int64, []byte](ctx, cl, f.ID, "zeros", 20_000); err != nil {
-					failed <- err
-				}
-			}
-		}()
-	}
-	return <-failed
-}
-
-// largeCaller calls "echo" of that server in many goroutines, for ever, with more than the limit.
-func largeCaller(sock string) error {
-	ctx := context.Background()
-	_, cl, err := clientAt(sock)
-	if err != nil {
-		return err
-	}
-	failed, p := make(chan error), random(3<<20)
-	for range 8 {
-		go func() {
-			for {
-				if _, err := rpc.CallAny[[]byte, []byte](ctx, cl, rocl.Match{"type": "test"}, "echo", p); err != nil {
-					failed <- err
-				}
-			}
-		}()
-	}
-	return <-failed
-}
-
-// exposer calls "drain" of that server with a handle of its memory.
-func exposer(sock string) error {
-	ctx := context.Background()
-	c, cl, err := clientAt(sock)
-	if err != nil {
-		return err
-	}
-	ep, err := bulk.Open(ctx, c)
-	if err != nil {
-		return err
-	}
-	r, err := ep.Expose(bulk.ReadOnly, bulk.Bytes(make([]byte, 8<<20)))
-	if err != nil {
-		return err
-	}
-	_, err = rpc.CallAny[bulk.Handle, struct{}](ctx, cl, rocl.Match{"type": "test"}, "drain", r.Handle())
-	return err
-}
-
-// other starts the other process, and returns the first line that it prints, if it is a server.
-func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
+// other starts the other process, and returns the identifier of its server, if it has one.
+func other(t *testing.T, role, sock string) (cmd *exec.Cmd, id rocl.GID) {
 	t.Helper()
 	cmd = subprocess.Self()
 	cmd.Env = append(os.Environ(), "RPC_ROLE="+role, "RPC_SOCKET="+sock)
-	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := try.Get(subprocess.Start(cmd))(t)
 	if role != "server" {
 		t.Cleanup(p.Kill)
-		return cmd, ""
+		return cmd, id
 	}
 	t.Cleanup(func() { _ = p.Stop() })
-	if line, err = p.Line(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return cmd, line
+	return cmd, try.Get(rocl.ParseGID(try.Get(p.Line(t.Context()))(t)))(t)
 }
 
 // A call whose server's process ends, during the call or before, fails with rocl.ErrGone.
@@ -191,239 +123,76 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, line string) {
 // context when its caller ends. See also TestFirstOperationAfterGivingUp.
 func TestServerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_, line := other(t, "server", sock)
-	id, err := rocl.ParseGID(line)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
-		t.Fatal(sum, err)
-	}
-	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}); !errors.Is(err, rocl.ErrGone) {
-		t.Errorf("a handler that ends its process: %v", err)
-	}
-	if _, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); !errors.Is(err, rocl.ErrGone) {
-		t.Errorf("a call afterwards: %v", err)
-	}
-	_, line = other(t, "server", sock)
-	if id, err = rocl.ParseGID(line); err != nil {
-		t.Fatal(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}); err != nil || sum != 3 {
-		t.Errorf("a server that is started again: %d, %v", sum, err)
-	}
+	c := client(t, open(t, sock))
+	_, id := other(t, "server", sock)
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, 3)
+	try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, id, "exit", struct{}{}))(t, rocl.ErrGone) // a handler that ends its process
+	try.Fails(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, rocl.ErrGone)   // a call afterwards
+	_, id = other(t, "server", sock)
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, 3) // a server that is started again
 }
 
 // The context of a handler ends when the process of its caller does.
 func TestCallerEnds(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return struct{}{}, ctx.Err()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	s := serve(t, open(t, sock))
+	began, ended := waits(t, s)
 	cmd, _ := other(t, "caller", sock)
 	<-began
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; !errors.Is(err, rocl.ErrGone) {
-		t.Error(err)
-	}
+	try.OK(t, cmd.Process.Kill())
+	try.Fails(<-ended)(t, rocl.ErrGone)
 }
 
-// A caller is killed while a handler pulls its memory. The pull fails with rocl.ErrGone, and the
-// server goes on.
-//
-// Promise (Package rpc): If either side is killed during a transfer of a call, transfer and call
-// end with `rocl.ErrGone`. See also TestServerKilledInPush.
-func TestCallerKilledInPull(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
-	home := open(t, sock)
-	s, err := rpc.NewServer(deadline(t), home, rocl.Attrs{"type": "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	ep, err := bulk.Open(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ep.Close(deadline(t))
-	began, ended := make(chan struct{}, 1), make(chan error, 1)
-	if err := rpc.Register(s, "drain", func(ctx context.Context, h bulk.Handle) (struct{}, error) {
-		var err error
-		for err == nil {
-			if _, err = ep.Pull(ctx, h, 0, make([]byte, h.Len())); err == nil {
-				select {
-				case began <- struct{}{}:
-				default:
-				}
-			}
-		}
-		ended <- err
-		return struct{}{}, err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		cmd, _ := other(t, "exposer", sock)
-		<-began
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; !errors.Is(err, rocl.ErrGone) {
-			t.Error(err)
-		}
-		select {
-		case <-began:
-		default:
-		}
-	}
-	eventually.True(t, "no handler runs", func() bool { return s.Stats()[0].Running == 0 })
-}
-
-// A server is killed while it pushes to the memory of its caller. The call fails with rocl.ErrGone,
-// and the memory is the caller's again.
-func TestServerKilledInPush(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
-	home := open(t, sock)
-	c, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	ep, err := bulk.Open(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ep.Close(deadline(t))
-	for range 3 {
-		cmd, line := other(t, "server", sock)
-		id, err := rocl.ParseGID(line)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mem := bytes.Repeat([]byte{7}, 8<<20)
-		r, err := ep.Expose(bulk.WriteOnly, bulk.Bytes(mem))
-		if err != nil {
-			t.Fatal(err)
-		}
-		was := ep.Stats().WrittenBytes
-		call := rpc.Go[bulk.Handle, struct{}](deadline(t), c, id, "fill", r.Handle())
-		eventually.True(t, "a push has ended", func() bool { return ep.Stats().WrittenBytes-was > uint64(len(mem)) })
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := call.Wait(deadline(t)); !errors.Is(err, rocl.ErrGone) {
-			t.Error(err)
-		}
-		if err := r.Revoke(deadline(t)); err != nil {
-			t.Error(err)
-		}
-		if !bytes.Equal(mem, make([]byte, len(mem))) {
-			t.Error("bytes that were pushed are not there")
-		}
-	}
-}
-
-// Close waits for the running handlers until its context ends. Then it ends their contexts.
+// Close waits for the running handlers.
 //
 // Promise (Package rpc): `Close` waits for running handlers, or until its context ends. Streams
 // then end with `ErrClosed`. See also TestCloseGivesUp.
 func TestClose(t *testing.T) {
 	s, c := pair(t)
 	began, release := make(chan struct{}), make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, until string) (string, error) {
-		began <- struct{}{}
-		if until == "released" {
-			<-release
-			return until, nil
-		}
-		<-ctx.Done()
-		return "", context.Cause(ctx)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	f := rpc.Go[string, string](deadline(t), c, s.ID(), "wait", "released")
+	try.OK(t, rpc.Register(s, "wait", func(context.Context, struct{}) (string, error) {
+		close(began)
+		<-release
+		return "released", nil
+	}))
+	f := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "wait", struct{}{})
 	<-began
-	done := make(chan error)
-	go func() { done <- s.Close(deadline(t)) }()
-	for { // Close has begun
+	closed := make(chan error)
+	go func() { closed <- s.Close(deadline(t)) }()
+	eventually.True(t, "Close has begun", func() bool {
 		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "nothing", "")
-		if errors.Is(err, rpc.ErrClosed) || errors.Is(err, rocl.ErrGone) {
-			break
-		}
-	}
+		return errors.Is(err, rpc.ErrClosed) || errors.Is(err, rocl.ErrGone)
+	})
 	close(release)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if v, err := f.Wait(deadline(t)); v != "released" || err != nil {
-		t.Errorf("%q, %v", v, err)
-	}
+	try.Check(t, <-closed)
+	try.Gives(f.Wait(deadline(t)))(t, "released")
 }
 
+// When the context of Close ends, Close ends the contexts of the handlers, and a caller that waits
+// for a result of a stream gets ErrClosed.
 func TestCloseGivesUp(t *testing.T) {
 	s, c := pair(t)
-	began := make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		close(began)
-		<-ctx.Done()
-		return struct{}{}, context.Cause(ctx)
-	}); err != nil {
-		t.Fatal(err)
-	}
+	began, _ := waits(t, s)
 	f := rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
 	<-began
+	streams, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	try.OK(t, rpc.RegisterStream(s, "stream", func(context.Context, struct{}) iter.Seq2[int64, error] {
+		return func(func(int64, error) bool) { close(streams); <-release }
+	}))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := all(rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "stream", struct{}{}))
+		ended <- err
+	}()
+	<-streams
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := s.Close(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "1 calls run") {
+	if err := s.Close(ctx); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "2 calls run") {
 		t.Error(err)
 	}
 	if _, err := f.Wait(deadline(t)); err == nil {
 		t.Error("the call has a result")
 	}
-}
-
-// A caller that waits for a result of a stream gets ErrClosed when Close does not wait for the
-// handler.
-func TestCloseEndsStream(t *testing.T) {
-	s, c := pair(t)
-	began, release := make(chan struct{}), make(chan struct{})
-	defer close(release)
-	if err := rpc.RegisterStream(s, "wait", func(context.Context, struct{}) iter.Seq2[int64, error] {
-		return func(func(int64, error) bool) { close(began); <-release }
-	}); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		for _, err := range rpc.Stream[struct{}, int64](deadline(t), c, s.ID(), "wait", struct{}{}) {
-			ended <- err
-		}
-	}()
-	<-began
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := s.Close(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := eventually.Value(t, "the end of the stream", ended); !errors.Is(err, rpc.ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(eventually.Value(t, "the end of the stream", ended))(t, rpc.ErrClosed)
 }

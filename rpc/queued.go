@@ -95,7 +95,7 @@ func (q *queued) watch(t *pool.Ticket) {
 	q.ticket = t
 	q.unwatch = context.AfterFunc(q.ctx, func() {
 		if t.Cancel() && q.take() {
-			q.r.leave()
+			q.r.drop(context.Cause(q.r.ctx))
 		}
 	})
 }

@@ -4,9 +4,9 @@ package rpc_test
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
@@ -30,12 +31,10 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			s, c := pair(t)
 			p := load(t, s, `{"pools": [{"workers": 1, "queue": 2, "when_full": "`+full+`"}]}`).Default()
 			var ran atomic.Int64
-			if err := errors.Join(
+			try.OK(t,
 				rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
 				rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
-			); err != nil {
-				t.Fatal(err)
-			}
+			)
 			release := occupy(t, p)
 			defer release()
 			has := func(n int) {
@@ -62,37 +61,27 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			eventually.True(t, "a request whose deadline is over has left", func() bool {
 				ctx, end := context.WithTimeout(deadline(t), 50*time.Millisecond)
 				defer end()
-				if _, err := run(ctx, c).Wait(deadline(t)); !errors.Is(err, context.DeadlineExceeded) {
-					t.Error(err)
-				}
+				try.Fails(run(ctx, c).Wait(deadline(t)))(t, context.DeadlineExceeded)
 				return p.Stats().Cancelled > before
 			})
 			has(0)
 
-			other, err := rpc.NewClient(deadline(t), contextOf(s))
-			if err != nil {
-				t.Fatal(err)
-			}
+			other := try.Get(rpc.NewClient(deadline(t), contextOf(s)))(t)
 			fills(func() { run(context.Background(), other) }) // calls without a number
-			if err := other.Close(); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, other.Close())
 			has(0)
 
 			streamed, cancel := context.WithCancel(deadline(t))
 			ended := make(chan error, 2)
 			fills(func() {
 				go func() {
-					for _, err := range rpc.Stream[int64, int64](streamed, c, s.ID(), "stream", 1) {
-						ended <- err
-					}
+					_, err := all(rpc.Stream[int64, int64](streamed, c, s.ID(), "stream", 1))
+					ended <- err
 				}()
 			})
 			cancel()
 			for range 2 {
-				if err := <-ended; !errors.Is(err, context.Canceled) {
-					t.Error(err)
-				}
+				try.Fails(<-ended)(t, context.Canceled)
 			}
 			has(0)
 
@@ -102,9 +91,7 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			last := run(deadline(t), c)
 			has(1)
 			release()
-			if n, err := last.Wait(deadline(t)); n != 1 || err != nil {
-				t.Error(n, err)
-			}
+			try.Gives(last.Wait(deadline(t)))(t, 1)
 		})
 	}
 }
@@ -113,9 +100,7 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 func TestCancelledCallMakesRoom(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, waiting).Default()
-	if err := rpc.Register(s, "add", add, rpc.InPool(p)); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add, rpc.InPool(p)))
 	release := occupy(t, p)
 	defer release()
 	ctx, cancel := context.WithCancel(deadline(t))
@@ -125,31 +110,23 @@ func TestCancelledCallMakesRoom(t *testing.T) {
 	eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
 	cancel()
 	eventually.True(t, "the request has the room", func() bool { return p.Stats().Waiting == 0 })
-	if _, err := first.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(first.Wait(deadline(t)))(t, context.Canceled)
 	release()
-	if sum, err := second.Wait(deadline(t)); sum != 3 || err != nil {
-		t.Error(sum, err)
-	}
+	try.Gives(second.Wait(deadline(t)))(t, 3)
 }
 
 // When Close of a server gives up waiting, its queued requests leave their pool.
 func TestClosedServerLeavesQueue(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
-	if err := rpc.Register(s, "add", add, rpc.InPool(p)); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add, rpc.InPool(p)))
 	release := occupy(t, p)
 	defer release()
 	f := rpc.Go[addends, int64](context.Background(), c, s.ID(), "add", addends{})
 	eventually.True(t, "the request is queued", func() bool { return p.Stats().Queued == 1 })
 	ended, end := context.WithCancel(context.Background())
 	end()
-	if err := s.Close(ended); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(s.Close(ended))(t, context.Canceled)
 	eventually.True(t, "the request has left", func() bool { return p.Stats().Queued == 0 })
 	if _, err := f.Wait(deadline(t)); err == nil {
 		t.Error("the call was answered")
@@ -160,17 +137,9 @@ func TestClosedServerLeavesQueue(t *testing.T) {
 func occupy(t *testing.T, p *pool.Pool) (release func()) {
 	t.Helper()
 	began, end := make(chan struct{}), make(chan struct{})
-	if err := p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-end }}); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, p.Submit(context.Background(), pool.Unit{Run: func(context.Context) { close(began); <-end }}))
 	<-began
-	isOver := false
-	return func() {
-		if !isOver {
-			isOver = true
-			close(end)
-		}
-	}
+	return sync.OnceFunc(func() { close(end) })
 }
 
 // Calls that are given up while the server starts no handler, because an Inline one runs, never run
@@ -179,30 +148,18 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 	for name, tr := range map[string][]rocl.Option{"inproc": nil, "tcp": {rocltest.TCP()}} {
 		t.Run(name, func(t *testing.T) {
 			cl := rocltest.Cluster(t, 1)
-			s, err := rpc.NewServer(deadline(t), cl.Open(0, tr...), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close(deadline(t))
-			c, err := rpc.NewClient(deadline(t), cl.Open(0, tr...))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
+			s := serve(t, cl.Open(0, tr...))
+			c := client(t, cl.Open(0, tr...))
 			entered, leave := make(chan struct{}), make(chan struct{})
 			var runs atomic.Int64
-			for _, err := range []error{
+			try.OK(t,
 				rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
 					close(entered)
 					<-leave
 					return struct{}{}, nil
 				}, rpc.Inline()),
 				rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
-			} {
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
+			)
 			held := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "hold", struct{}{})
 			<-entered
 			ctx, cancel := context.WithCancel(deadline(t))
@@ -216,16 +173,12 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 			before := runtime.NumGoroutine()
 			cancel()
 			for _, f := range calls {
-				if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-					t.Fatal(err)
-				}
+				try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
 			}
 			eventually.True(t, "the requests leave", func() bool { return waiting() == 0 })
 			eventually.True(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
 			close(leave)
-			if _, err := held.Wait(deadline(t)); err != nil {
-				t.Fatal(err)
-			}
+			try.Get(held.Wait(deadline(t)))(t)
 			if got, err := rpc.Call[int, int64](deadline(t), c, s.ID(), "work", 0); err != nil || got != 1 {
 				t.Errorf("%d handlers of abandoned calls have run: %v", got-1, err)
 			}
@@ -242,49 +195,29 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 func TestDeadlineCountsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
-		s, err := rpc.NewServer(context.Background(), cl.Open(0), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(rpc.NewServer(context.Background(), cl.Open(0), nil))(t)
 		at := cl.Open(0)
-		r, err := at.Register(context.Background(), rocl.Attrs{"caller": "bare"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := try.Get(at.Register(context.Background(), rocl.Attrs{"caller": "bare"}))(t)
 		leave := make(chan struct{})
 		var runs atomic.Int64
-		for _, err := range []error{
+		try.OK(t,
 			rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
 			rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
-		} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		)
 		request := func(name string, left time.Duration) rocl.Pending {
-			p, err := r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return p
+			return try.Get(r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left)))(t)
 		}
 		hold := request("hold", 0)
 		synctest.Wait()
 		short, long := request("work", time.Second), request("work", time.Minute)
 		time.Sleep(2 * time.Second) // virtual: the first request's time is over
 		close(leave)
-		for i, p := range []rocl.Pending{hold, short, long} {
-			m, err := p.Wait(context.Background())
-			if err != nil {
-				t.Fatal(i, err)
-			}
-			m.Release()
+		for _, p := range []rocl.Pending{hold, short, long} {
+			try.Get(p.Wait(context.Background()))(t).Release()
 		}
 		if runs.Load() != 1 {
 			t.Errorf("%d of 2 handlers have run, and the deadline of one was over", runs.Load())
 		}
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Close(context.Background()))
 	})
 }

@@ -49,48 +49,22 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 			r.nested.result, err = out.append(nil, result)
 			return nil, err
 		}
-		if r.method.executor.isReceiver() {
-			return encodeWithoutWait(r, out, result)
-		}
 		b, err := out.encode(&r.s.overflow, replyHead, result)
-		return replyWith(r, out, result, b, err)
+		if err == nil && b.Len()-replyHead <= r.s.overflow.limit {
+			putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+			return b, nil
+		}
+		v, err := unsentOf(&r.s.overflow, out, replyHead, result, b, err)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("the result of %q: %w", name, err)
+		case r.method.executor.isReceiver(): // the receiving goroutine does not wait
+			r.toExpose = v
+			return nil, nil
+		}
+		return r.resultElsewhere(v)
 	}
 	return s.register(m)
-}
-
-// replyWith returns the reply with a result, or where the caller can pull the result if it is
-// large. b and err are what encode has returned.
-func replyWith[Out any](r *request, out format[Out], result Out, b *rocl.Buffer, err error) (*rocl.Buffer, error) {
-	if err != nil || b.Len()-replyHead > r.s.overflow.limit {
-		return resultElsewhere(r, out, result, b, err)
-	}
-	putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
-	return b, nil
-}
-
-// encodeWithoutWait is encode and replyWith for the receiving goroutine, which encodes the result
-// before the next handler can change it, and does not wait. If replyWith would have to wait, it
-// sets r.late.
-func encodeWithoutWait[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
-	b, err := out.encode(&r.s.overflow, replyHead, result)
-	switch {
-	case errors.Is(err, rocl.ErrTooLarge) && r.s.overflow.limit != unlimited:
-		p, err2 := out.append(nil, result)
-		if err2 != nil {
-			return nil, err2
-		}
-		r.late = func() (*rocl.Buffer, error) { return replyWith(r, format[[]byte]{}, p, nil, err) }
-		return nil, nil
-	case err == nil && b.Len()-replyHead > r.s.overflow.limit:
-		r.late = func() (*rocl.Buffer, error) { return replyEncoded(r, b) }
-		return nil, nil
-	}
-	return replyWith(r, out, result, b, err)
-}
-
-// replyEncoded is replyWith for a result of any type that is in b.
-func replyEncoded(r *request, b *rocl.Buffer) (*rocl.Buffer, error) {
-	return replyWith(r, format[struct{}]{}, struct{}{}, b, nil)
 }
 
 // serveAround runs f through the interceptors of the server.

@@ -34,9 +34,7 @@ type request struct {
 	held    *held   // the result, if it is elsewhere
 	receipt func()  // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
 
-	// late makes the reply if the receiving goroutine would wait. nil: the reply is there, or
-	// none is due.
-	late func() (*rocl.Buffer, error)
+	toExpose *unsent // the result of an Inline handler that is to be exposed, which may wait
 }
 
 // A handlerContext is the context of a handler, which may keep it after it has returned. Requests
@@ -83,13 +81,12 @@ func InfoFrom(ctx context.Context) *Info {
 func (s *Server) begin(m *rocl.Message) (own *request, waits context.Context) {
 	if !s.running.begin() {
 		s.refuse(m, flagsOf(m.Bytes()), ErrClosed)
-		m.Release()
 		return nil, nil
 	}
 	r := s.requests.Get().(*request)
 	r.m = m
 	if err := r.parse(); err != nil {
-		s.refuse(m, flagsOf(m.Bytes()), err)
+		s.fail(ended, m, statusRefused, flagsOf(m.Bytes()), err)
 		r.free()
 		s.running.end()
 		return nil, nil
@@ -126,7 +123,7 @@ func (r *request) parse() (err error) {
 	}
 	r.method = m
 	if isStream {
-		r.results = newResults(r)
+		r.results = &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
 	}
 	r.time()
 	r.caller = r.s.callers.of(r.s, r.m.From())
@@ -180,9 +177,9 @@ func (r *request) limit() {
 	}
 }
 
-// leave ends a request whose context has ended before its handler began.
-func (r *request) leave() {
-	r.refuse(context.Cause(r.ctx))
+// drop refuses and ends a request whose handler has not begun.
+func (r *request) drop(err error) {
+	r.refuse(err)
 	r.end()
 }
 
@@ -218,7 +215,7 @@ func (r *request) run() {
 	if err != nil {
 		b = r.s.errorReply(r.status(), r.h.flags, err)
 	}
-	if b == nil && r.late == nil {
+	if b == nil && r.toExpose == nil {
 		return
 	}
 	if b != nil {
@@ -241,11 +238,11 @@ func (r *request) run() {
 	}()
 }
 
-// replyLate sends b, or if it is nil, the reply that late makes.
+// replyLate sends b, or if it is nil, the reply with the result in toExpose.
 func (r *request) replyLate(b *rocl.Buffer) {
 	if b == nil {
 		var err error
-		if b, err = r.late(); err != nil {
+		if b, err = r.resultElsewhere(r.toExpose); err != nil {
 			b = r.s.errorReply(r.status(), r.h.flags, err)
 		}
 	}
@@ -384,9 +381,10 @@ func (r *request) refuseUntil(ctx context.Context, err error) {
 }
 
 // refuse replies, without waiting, that a request is not handled. If the caller's context has no
-// room for replies, the caller gets rocl.ErrNoReply.
+// room for replies, the caller gets rocl.ErrNoReply. refuse owns m.
 func (s *Server) refuse(m *rocl.Message, flags byte, err error) {
 	s.fail(ended, m, statusRefused, flags, err)
+	m.Release()
 }
 
 // fail replies to m that the call has failed.

@@ -4,13 +4,13 @@ package rpc_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -22,17 +22,9 @@ func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
 	var log lockedBuffer
-	s, err := rpc.NewServer(deadline(t), home, nil, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), home, rpc.CallInterceptors(rpc.RequestIDs()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := errors.Join(
+	s := serve(t, home, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	c := client(t, home, rpc.CallInterceptors(rpc.RequestIDs()))
+	try.OK(t,
 		rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),
 		rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (string, error) {
 			inner, err := rpc.Call[struct{}, string](ctx, c, s.ID(), "inner", struct{}{})
@@ -42,9 +34,7 @@ func TestRequestIDs(t *testing.T) {
 			return inner, err
 		}),
 		rpc.Register(s, "panic", func(context.Context, struct{}) (string, error) { panic("on purpose") }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	had := map[string]bool{"": true}
 	for range 3 {
 		id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{})
@@ -54,23 +44,15 @@ func TestRequestIDs(t *testing.T) {
 		had[id] = true
 	}
 	own := rpc.WithMetadata(rpc.Metadata{"request-id": "own", "other": "x"})
-	if id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{}, own); id != "own" || err != nil {
-		t.Errorf("identifier %q, %v", id, err)
-	}
-	if _, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "panic", struct{}{}, own); !errors.Is(err, rpc.ErrPanic) {
-		t.Error(err)
-	}
+	try.Gives(rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{}, own))(t, "own")
+	try.Fails(rpc.Call[struct{}, string](deadline(t), c, s.ID(), "panic", struct{}{}, own))(t, rpc.ErrPanic)
 	if text := log.String(); !strings.Contains(text, "request=own") {
 		t.Errorf("the log has %s", text)
 	}
 	if id := rpc.RequestID(t.Context()); id != "" {
 		t.Errorf("%q outside of handlers", id)
 	}
-	plain, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer plain.Close()
+	plain := client(t, home)
 	if id, err := rpc.CallAny[struct{}, string](deadline(t), plain, rocl.Match{}, "inner", struct{}{}); id.Value != "" || err != nil {
 		t.Errorf("%q without the interceptor, %v", id.Value, err)
 	}

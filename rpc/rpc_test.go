@@ -3,6 +3,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -24,43 +26,67 @@ import (
 func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
 // open opens a context of the node at a socket.
-func open(t testing.TB, sock string) *rocl.Context {
+func open(t testing.TB, sock string, opts ...rocl.Option) *rocl.Context {
 	t.Helper()
-	c, err := rocl.Open(deadline(t), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	c := try.Get(rocl.Open(deadline(t), append(opts, rocl.WithSocket(sock))...))(t)
+	t.Cleanup(func() { try.Check(t, c.Close()) })
 	return c
+}
+
+// serve returns a server of a context.
+func serve(t testing.TB, c *rocl.Context, opts ...rpc.ServerOption) *rpc.Server {
+	t.Helper()
+	s := try.Get(rpc.NewServer(deadline(t), c, rocl.Attrs{"type": "test"}, opts...))(t)
+	t.Cleanup(func() { try.Check(t, s.Close(deadline(t))) })
+	return s
+}
+
+// client returns a client of a context.
+func client(t testing.TB, c *rocl.Context, opts ...rpc.ClientOption) *rpc.Client {
+	t.Helper()
+	cl := try.Get(rpc.NewClient(deadline(t), c, opts...))(t)
+	t.Cleanup(func() { try.Check(t, cl.Close()) })
+	return cl
 }
 
 // pair returns a server, and a client in another context of the process.
 func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
 	t.Helper()
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), rocl.Attrs{"type": "test"}, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(deadline(t)); err != nil {
-			t.Error(err)
+	return serve(t, open(t, sock), opts...), client(t, open(t, sock))
+}
+
+// waits registers the call "wait", whose handler waits until its context ends. began gets a value
+// when a handler has begun, and ended the cause for which its context has ended.
+func waits(t testing.TB, s *rpc.Server, opts ...rpc.Option) (began chan struct{}, ended chan error) {
+	t.Helper()
+	began, ended = make(chan struct{}, 1000), make(chan error, 1000)
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return struct{}{}, context.Cause(ctx)
+	}, opts...))
+	return began, ended
+}
+
+// all returns what a stream yields before its first error.
+func all[T any](stream iter.Seq2[T, error]) (got []T, err error) {
+	for v, err := range stream {
+		if err != nil {
+			return got, err
 		}
-	})
-	c, err := rpc.NewClient(deadline(t), open(t, sock))
-	if err != nil {
-		t.Fatal(err)
+		got = append(got, v)
 	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s, c
+	return got, nil
+}
+
+// done waits for calls that do not fail.
+func done[T any](t testing.TB, calls ...*rpc.Future[T]) {
+	t.Helper()
+	for _, f := range calls {
+		try.Works(f.Wait(deadline(t)))(t)
+	}
 }
 
 type addends struct{ A, B int64 }
@@ -68,17 +94,12 @@ type addends struct{ A, B int64 }
 func add(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }
 
 // Promise (Package rpc): A call returns what the handler returned, for values of any size and many
-// goroutines. See also TestSizes.
+// goroutines. See also TestOverflowMany.
 func TestCall(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
 	for range 100 {
-		sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58})
-		if err != nil || sum != 100 {
-			t.Fatalf("%d, %v", sum, err)
-		}
+		try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{42, 58}))(t, 100)
 	}
 	if st := s.Stats(); len(st) != 1 || st[0].Name != "add" || st[0].Calls != 100 || st[0].Errors != 0 || st[0].P50 <= 0 || st[0].P99 > st[0].Longest {
 		t.Errorf("%+v", st)
@@ -97,20 +118,6 @@ func TestCall(t *testing.T) {
 	}
 }
 
-func TestUnknown(t *testing.T) {
-	s, c := pair(t)
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
-	if !s.Deregister("add") || s.Deregister("add") {
-		t.Error("add was not registered once")
-	}
-	_, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
-	if !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"add"`) {
-		t.Error(err)
-	}
-}
-
 // A server is not found while the function of WithCalls runs, nor after that has failed.
 func TestWithCalls(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
@@ -123,47 +130,26 @@ func TestWithCalls(t *testing.T) {
 		}
 	}
 	set := pool.New()
-	defer func() {
-		if err := set.Close(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	}()
-	p, err := set.AddPool(pool.PoolConfig{Name: "p"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer func() { try.Check(t, set.Close(deadline(t))) }()
+	p := try.Get(set.AddPool(pool.PoolConfig{Name: "p"}))(t)
 	failure := errors.New("on purpose")
-	if _, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+	try.Fails(rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
 		return errors.Join(rpc.Register(s, "add", add, rpc.InPool(p)), failure)
 	}), rpc.WithCalls(func(*rpc.Server) error {
 		t.Error("a function runs after one that has failed")
 		return nil
-	})); !errors.Is(err, failure) {
-		t.Error(err)
-	}
+	})))(t, failure)
 	nobody()
-	if err := set.RemovePool("p"); err != nil { // it is in use no more
-		t.Error(err)
-	}
-	s, err := rpc.NewServer(deadline(t), own, rocl.Attrs{"type": "test"}, rpc.WithCalls(func(s *rpc.Server) error {
+	try.Check(t, set.RemovePool("p")) // it is in use no more
+	serve(t, own, rpc.WithCalls(func(s *rpc.Server) error {
 		nobody()
 		if s.ID() != (rocl.GID{}) || s.Resource() != nil {
 			t.Errorf("the server has the resource %v, which can be found", s.ID())
 		}
-		if err := s.Close(deadline(t)); !errors.Is(err, errors.ErrUnsupported) {
-			t.Error(err)
-		}
+		try.Fails(s.Close(deadline(t)))(t, errors.ErrUnsupported)
 		return rpc.Register(s, "add", add)
 	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := client(t, other)
 	for _, name := range []string{"add", "sub"} {
 		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
 			t.Errorf("%s: %+v, %v", name, sum, err)
@@ -176,14 +162,12 @@ func TestWithCalls(t *testing.T) {
 func TestErrors(t *testing.T) {
 	s, c := pair(t)
 	errs := map[string]error{}
-	if err := rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
+	try.OK(t, rpc.Register(s, "fail", func(_ context.Context, kind string) (string, error) {
 		if kind == "panic" {
 			panic("on purpose")
 		}
 		return "", fmt.Errorf("reading %s: %w", kind, errs[kind])
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	errs["not-exist"], errs["gone"], errs["other"] = fs.ErrNotExist, rocl.ErrGone, errors.New("something else")
 	for kind, want := range errs {
 		_, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", kind)
@@ -198,18 +182,10 @@ func TestErrors(t *testing.T) {
 	if _, err := rpc.Call[string, string](deadline(t), c, s.ID(), "fail", "panic"); !errors.Is(err, rpc.ErrPanic) || strings.Contains(err.Error(), "on purpose") {
 		t.Error(err)
 	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
-	if _, err := rpc.Call[addends, string](deadline(t), c, s.ID(), "add", addends{1, 2}); err != nil { // a string is any bytes
-		t.Error(err)
-	}
-	if _, err := rpc.Call[addends, int32](deadline(t), c, s.ID(), "add", addends{1, 2}); !errors.Is(err, rocl.ErrValue) {
-		t.Error(err)
-	}
+	try.OK(t, rpc.Register(s, "add", add))
+	try.Fails(rpc.Call[int32, int64](deadline(t), c, s.ID(), "add", 3))(t, rocl.ErrValue)
+	try.Works(rpc.Call[addends, string](deadline(t), c, s.ID(), "add", addends{1, 2}))(t) // a string is any bytes
+	try.Fails(rpc.Call[addends, int32](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, rocl.ErrValue)
 }
 
 // Promise (Package rpc): The handler has the caller's deadline and cancellation. A call that is
@@ -217,31 +193,16 @@ func TestErrors(t *testing.T) {
 // TestCancelledInPool.
 func TestCancel(t *testing.T) {
 	s, c := pair(t)
-	ended := make(chan error, 100)
-	began := make(chan struct{}, 100)
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
-		began <- struct{}{}
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
-		return struct{}{}, ctx.Err()
-	}); err != nil {
-		t.Fatal(err)
-	}
+	began, ended := waits(t, s)
 	ctx, cancel := context.WithCancel(deadline(t))
 	f := rpc.Go[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{})
 	<-began
 	cancel()
-	if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the handler's context ended with %v", err)
-	}
-	for patience, hasBegun := 20*time.Millisecond, false; !hasBegun; patience *= 2 { // until a call begins in time
-		ctx, cancel := context.WithTimeout(deadline(t), patience)
-		if _, err := rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+	try.Fails(f.Wait(deadline(t)))(t, context.Canceled)
+	try.Fails(<-ended)(t, context.Canceled)
+	for timeout, hasBegun := 20*time.Millisecond, false; !hasBegun; timeout *= 2 { // until a call begins in time
+		ctx, cancel := context.WithTimeout(deadline(t), timeout)
+		try.Fails(rpc.Call[struct{}, struct{}](ctx, c, s.ID(), "wait", struct{}{}))(t, context.DeadlineExceeded)
 		cancel()
 		select {
 		case <-began:
@@ -249,9 +210,7 @@ func TestCancel(t *testing.T) {
 		default:
 		}
 	}
-	if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the handler's context ended with %v", err)
-	}
+	try.Fails(<-ended)(t, context.DeadlineExceeded)
 }
 
 // count yields the numbers from 0 to n, and fails after them where n is odd.
@@ -272,24 +231,16 @@ func count(ctx context.Context, n int64) iter.Seq2[int64, error] {
 // the handler's context. See also TestStreamLeft.
 func TestStream(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "count", count); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.RegisterStream(s, "count", count))
 	for _, n := range []int64{0, 1, 2, 255, 256, 100_000, 100_001} {
-		var got int64
-		var err error
-		for v, e := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n) {
-			if e != nil {
-				err = e
-				break
+		got, err := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", n))
+		for i, v := range got {
+			if v != int64(i) {
+				t.Fatalf("%d of %d is %d", i, n, v)
 			}
-			if v != got {
-				t.Fatalf("%d of %d is %d", got, n, v)
-			}
-			got++
 		}
-		if got != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
-			t.Errorf("%d of %d results, then %v", got, n, err)
+		if int64(len(got)) != n || errors.Is(err, fs.ErrNotExist) != (n%2 != 0) || n%2 == 0 && err != nil {
+			t.Errorf("%d of %d results, then %v", len(got), n, err)
 		}
 	}
 }
@@ -298,15 +249,13 @@ func TestStream(t *testing.T) {
 func TestStreamLeft(t *testing.T) {
 	s, c := pair(t)
 	left := make(chan error, 1)
-	if err := rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
+	try.OK(t, rpc.RegisterStream(s, "forever", func(ctx context.Context, _ int64) iter.Seq2[int64, error] {
 		return func(yield func(int64, error) bool) {
 			for i := int64(0); yield(i, nil); i++ {
 			}
 			left <- context.Cause(ctx)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for v, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "forever", 0) {
 		if err != nil {
 			t.Fatal(err)
@@ -315,42 +264,21 @@ func TestStreamLeft(t *testing.T) {
 			break
 		}
 	}
-	if err := <-left; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(<-left)(t, context.Canceled)
 }
 
 // Errors of a stream without results arrive like those of any call.
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
-	if err := rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }); err != nil {
-		t.Fatal(err)
+	try.OK(t,
+		rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }),
+		rpc.Register(s, "add", add),
+	)
+	for name, want := range map[string]error{"panic": rpc.ErrPanic, "add": rpc.ErrUnknownCall, "nothing": rpc.ErrUnknownCall} {
+		try.Fails(all(rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{})))(t, want)
 	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
-	first := func(name string) error {
-		for _, err := range rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{}) {
-			return err
-		}
-		return nil
-	}
-	if err := first("panic"); !errors.Is(err, rpc.ErrPanic) {
-		t.Error(err)
-	}
-	for _, name := range []string{"add", "nothing"} {
-		if err := first(name); !errors.Is(err, rpc.ErrUnknownCall) {
-			t.Error(name, err)
-		}
-	}
-	if _, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}); !errors.Is(err, rpc.ErrStream) {
-		t.Error(err)
-	}
-	for _, err := range rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1) {
-		if !errors.Is(err, rocl.ErrValue) {
-			t.Error(err)
-		}
-	}
+	try.Fails(rpc.Call[addends, int64](deadline(t), c, s.ID(), "panic", addends{}))(t, rpc.ErrStream)
+	try.Fails(all(rpc.Stream[int32, int64](deadline(t), c, s.ID(), "panic", 1)))(t, rocl.ErrValue)
 }
 
 // Several providers of one name in a process are distinguished by their attributes.
@@ -363,26 +291,17 @@ func TestProviders(t *testing.T) {
 	ids := map[rocl.GID]string{}
 	for i, on := range []*rocl.Context{home, home, open(t, sock)} {
 		name := fmt.Sprint("kv", i)
-		s, err := rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(rpc.NewServer(deadline(t), on, rocl.Attrs{"type": "kv", "provider": name}))(t)
 		defer s.Close(deadline(t))
 		ids[s.ID()] = name
-		if err := rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
+		try.OK(t, rpc.Register(s, "name", func(context.Context, struct{}) (string, error) {
 			if name == "kv1" {
 				return "", rocl.ErrFull
 			}
 			return name, nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
-	c, err := rpc.NewClient(deadline(t), home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := client(t, home)
 	for id, name := range ids {
 		a, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"provider": name}, "name", struct{}{})
 		if a.Provider != id || name == "kv1" && !errors.Is(err, rocl.ErrFull) || name != "kv1" && (err != nil || a.Value != name) {
@@ -408,18 +327,13 @@ func TestProviders(t *testing.T) {
 			t.Fatalf("%v of another process, %v", a, err)
 		}
 	}
-	if _, err := rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}); !errors.Is(err, rocl.ErrNotFound) {
-		t.Error(err)
-	}
+	try.Fails(rpc.CallAny[struct{}, string](deadline(t), c, rocl.Match{"type": "none"}, "name", struct{}{}))(t, rocl.ErrNotFound)
 }
 
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
-	if err := errors.Join(rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count)); err != nil {
-		t.Fatal(err)
-	}
-	out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`))
-	if err != nil || string(out) != "3" {
+	try.OK(t, rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count))
+	if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)); err != nil || string(out) != "3" {
 		t.Errorf("%s, %v", out, err)
 	}
 	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
@@ -427,26 +341,13 @@ func TestJSON(t *testing.T) {
 			t.Error(bad, err)
 		}
 	}
-	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil); !errors.Is(err, rpc.ErrUnknownCall) {
-		t.Error(err)
+	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil))(t, rpc.ErrUnknownCall)
+	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")))(t, rpc.ErrStream)
+	got, err := all(rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")))
+	if string(bytes.Join(got, []byte(" "))) != "0 1 2" || !errors.Is(err, fs.ErrNotExist) { // the error of an odd count
+		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")); !errors.Is(err, rpc.ErrStream) {
-		t.Error(err)
-	}
-	var got []string
-	for v, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "count", []byte(" 3 ")) {
-		if got = append(got, string(v)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Error(err)
-		}
-	}
-	if !slices.Equal(got, []string{"0", "1", "2", ""}) { // the last is the error of an odd count
-		t.Errorf("%q", got)
-	}
-	for _, err := range rpc.StreamJSON(deadline(t), c, s.ID(), "add", nil) {
-		if !errors.Is(err, rpc.ErrUnknownCall) {
-			t.Error(err)
-		}
-	}
+	try.Fails(all(rpc.StreamJSON(deadline(t), c, s.ID(), "add", nil)))(t, rpc.ErrUnknownCall)
 	st, err := rpc.StatsOf(deadline(t), c, s.ID())
 	if i := slices.IndexFunc(st, func(m rpc.MethodStats) bool { return m.Name == "add" }); i > 0 {
 		st[0] = st[i]
@@ -462,66 +363,38 @@ func TestJSON(t *testing.T) {
 // Promise (Package rpc): A busy server refuses calls for which its pool has no room.
 func TestBusy(t *testing.T) {
 	s, c := pair(t)
-	set, err := pool.Load([]byte(`{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close(deadline(t))
-	defer s.Close(deadline(t))
-	one, err := set.Pool("one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := load(t, s, `{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`).Default()
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	if err := rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-release
 		return struct{}{}, nil
-	}, rpc.InPool(one)); err != nil {
-		t.Fatal(err)
+	}, rpc.InPool(one)), rpc.Register(s, "add", add))
+	call := func() *rpc.Future[struct{}] {
+		return rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
 	}
-	if err := rpc.Register(s, "add", add); err != nil {
-		t.Fatal(err)
-	}
-	var running []*rpc.Future[struct{}]
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	runs := call()
 	<-began
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	queued := call()
 	eventually.True(t, "a call is queued", func() bool { return one.Stats().Queued > 0 })
-	if _, err := rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}); !errors.Is(err, rpc.ErrBusy) {
-		t.Error(err)
-	}
-	if sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}); sum != 3 || err != nil {
-		t.Error(sum, err)
-	}
-	if err := s.Place("wait", rpc.InGoroutine()); err != nil {
-		t.Fatal(err)
-	}
-	running = append(running, rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))
+	try.Fails(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{}))(t, rpc.ErrBusy)
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 3)
+	try.OK(t, s.Place("wait", rpc.InGoroutine()))
+	moved := call()
 	<-began
 	close(release)
-	for _, f := range running {
-		if _, err := f.Wait(deadline(t)); err != nil {
-			t.Error(err)
-		}
-	}
-	if err := s.Place("nothing", rpc.Inline()); !errors.Is(err, rpc.ErrUnknownCall) {
-		t.Error(err)
-	}
+	done(t, runs, queued, moved)
+	try.Fails(s.Place("nothing", rpc.Inline()))(t, rpc.ErrUnknownCall)
 }
 
 func TestOneWay(t *testing.T) {
 	s, c := pair(t)
 	got := make(chan string, 1)
-	if err := rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
+	try.OK(t, rpc.Register(s, "tell", func(ctx context.Context, what string) (string, error) {
 		got <- what + " " + rpc.InfoFrom(ctx).Metadata["who"]
 		return "no caller gets this", nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	try.OK(t, rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()))
 	if s := <-got; s != "hello me" {
 		t.Error(s)
 	}
@@ -541,39 +414,12 @@ func TestInterceptors(t *testing.T) {
 		}
 	}
 	sock := filepath.Join(t.TempDir(), "s")
-	s, err := rpc.NewServer(deadline(t), open(t, sock), nil, rpc.WithInterceptors(note("outer"), note("inner")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(deadline(t))
-	c, err := rpc.NewClient(deadline(t), open(t, sock), rpc.CallInterceptors(note("client")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
-		t.Fatal(err)
-	}
-	sum, err := rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2})
-	if err != nil || sum != 6000 {
-		t.Errorf("%d, %v", sum, err)
-	}
+	s := serve(t, open(t, sock), rpc.WithInterceptors(note("outer"), note("inner")))
+	c := client(t, open(t, sock), rpc.CallInterceptors(note("client")))
+	try.OK(t, rpc.Register(s, "add", add, rpc.Inline()))
+	try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{1, 2}))(t, 6000)
 	if want := []string{"client add", "outer add", "inner add", "inner done", "outer done", "client done"}; !slices.Equal(log, want) {
 		t.Errorf("%q", log)
-	}
-}
-
-func BenchmarkCall(b *testing.B) {
-	s, c := pair(b)
-	if err := rpc.Register(s, "add", add, rpc.Inline()); err != nil {
-		b.Fatal(err)
-	}
-	ctx := context.Background()
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := rpc.Call[addends, int64](ctx, c, s.ID(), "add", addends{42, 58}); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 
@@ -583,9 +429,7 @@ func TestCallAllocates(t *testing.T) {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
 	}
 	s, c := pair(t)
-	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }, rpc.Inline()); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "add", func(_ context.Context, in addends) (int64, error) { return in.A + in.B, nil }, rpc.Inline()))
 	ctx := context.Background()
 	most := map[string]float64{"Call": 0, "Go": 1}
 	for name, one := range map[string]func() (int64, error){
@@ -593,9 +437,7 @@ func TestCallAllocates(t *testing.T) {
 		"Go":   func() (int64, error) { return rpc.Go[addends, int64](ctx, c, s.ID(), "add", addends{1, 2}).Wait(ctx) },
 	} {
 		do := func() {
-			if v, err := one(); v != 3 || err != nil {
-				t.Fatal(v, err)
-			}
+			try.Gives(one())(t, 3)
 		}
 		for range 200 {
 			do()
@@ -611,14 +453,10 @@ func TestCallAllocates(t *testing.T) {
 // Promise (Package rpc): A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
 	c := open(t, filepath.Join(t.TempDir(), "s"))
-	caller, err := rpc.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer caller.Close()
+	caller := client(t, c)
 	var given, around *rpc.Server
 	called := make(chan error, 1)
-	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},
+	s := try.Get(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "early"},
 		rpc.WithInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 			around = i.Server
 			return next(ctx)
@@ -639,14 +477,9 @@ func TestHandlerHasServer(t *testing.T) {
 			return rpc.Register(s, "who", func(ctx context.Context, _ struct{}) (string, error) {
 				return rpc.InfoFrom(ctx).Server.ID().String(), nil
 			})
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+		})))(t)
 	defer s.Close(t.Context())
-	if err := <-called; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-called)
 	if given != s || around != s {
 		t.Errorf("the function of WithCalls got %p, an interceptor %p, the program %p", given, around, s)
 	}

@@ -374,7 +374,6 @@ func (s *Server) controls(ctx context.Context) {
 			return
 		case err == nil && !s.control(m):
 			s.refuse(m, flagsOf(m.Bytes()), ErrUnknownCall)
-			m.Release()
 		}
 	}
 }
@@ -410,5 +409,4 @@ func (s *Server) more(m *rocl.Message) {
 		why = fmt.Errorf("the server has given up its caller: %w", rocl.ErrUnreachable)
 	}
 	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", why))
-	m.Release()
 }

@@ -99,10 +99,6 @@ type results struct {
 	held      *exposed      // the batch that was sent last, if it is elsewhere
 }
 
-func newResults(r *request) *results {
-	return &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
-}
-
 // put adds a result. It waits while too many results are ready that the caller has not taken.
 func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) error {
 	s.mu.Lock()
@@ -166,7 +162,6 @@ func (s *results) next(m *rocl.Message) {
 			err = fmt.Errorf("%w: the stream has ended, or another request waits for its results", ErrProtocol)
 		}
 		s.r.s.refuse(m, s.r.h.flags, err)
-		m.Release()
 		return
 	}
 	s.dropLocked()
@@ -267,7 +262,7 @@ func (s *results) reply(m *rocl.Message, b *rocl.Buffer, flags byte) error {
 // held.
 func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 	r := s.r
-	e, err := r.s.overflow.expose(r.ctx, s.ready, bulk.Bytes(s.ready))
+	e, err := r.s.overflow.expose(r.ctx, &unsent{s.ready, bulk.Bytes(s.ready), nil})
 	if err != nil {
 		return err
 	}
@@ -297,7 +292,7 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 		})
 		if err != nil && !isLeft {
 			var zero Out
-			yield(zero, c.failed(name, provider, err))
+			yield(zero, c.wrap(name, provider, err))
 		}
 	}
 }
@@ -405,7 +400,10 @@ func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
 
 // leave ends the stream for the caller. It calls end, which ends ctx.
 func (s *incoming) leave(ctx context.Context, end func()) {
-	why := whyEnded(ctx)
+	why := byte(whyCancelled)
+	if ctx.Err() == context.DeadlineExceeded {
+		why = whyDeadline
+	}
 	end()
 	if s.pending != nil {
 		if a := <-s.pending; a.m != nil {

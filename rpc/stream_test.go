@@ -4,50 +4,33 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
 // A request for more results of a stream that has ended gets the error that ended the stream.
 func TestNextAfterEnd(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
-	s, err := NewServer(t.Context(), cl.Open(0), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewServer(t.Context(), cl.Open(0), nil))(t)
 	defer s.Close(context.Background())
 	release := make(chan struct{})
 	defer close(release)
-	if err := RegisterStream(s, "one", func(context.Context, struct{}) iter.Seq2[int64, error] {
+	try.OK(t, RegisterStream(s, "one", func(context.Context, struct{}) iter.Seq2[int64, error] {
 		return func(yield func(int64, error) bool) { yield(1, nil); <-release }
-	}); err != nil {
-		t.Fatal(err)
-	}
-	c, err := NewClient(t.Context(), cl.Open(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
+	c := try.Get(NewClient(t.Context(), cl.Open(0)))(t)
 	defer c.Close()
 	h := requestHeader{flags: flagStream}
-	b, err := encodeRequest(t.Context(), c, struct{}{}, &config{}, &h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := c.r.Call(t.Context(), s.ID(), callID("one"), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := try.Get(encodeRequest(t.Context(), c, struct{}{}, &config{}, &h))(t)
+	m := try.Get(c.r.Call(t.Context(), s.ID(), callID("one"), b))(t)
 	m.Release()
 	next := func(number uint64) error {
 		var p [controlLen]byte
 		putControl(p[:], number, 0)
-		m, err := c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := try.Get(c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:]))(t)
 		defer m.Release()
 		status, body, err := parseReply(m.Bytes(), 0)
 		if err != nil {
@@ -55,15 +38,9 @@ func TestNextAfterEnd(t *testing.T) {
 		}
 		return c.remote("one", s.ID(), status, body)
 	}
-	if err := next(h.number + 1); !errors.Is(err, context.Canceled) {
-		t.Error("no such stream: ", err)
-	}
+	try.Fails(next(h.number+1))(t, context.Canceled) // no such stream
 	s.callers.stream(c.ID(), h.number).results.close(ErrClosed)
-	if err := next(h.number); !errors.Is(err, ErrClosed) {
-		t.Error("a stream that was closed: ", err)
-	}
+	try.Fails(next(h.number))(t, ErrClosed) // a stream that was closed
 	s.end(ErrClosed)
-	if err := next(h.number + 1); !errors.Is(err, ErrClosed) {
-		t.Error("a server that was closed: ", err)
-	}
+	try.Fails(next(h.number+1))(t, ErrClosed) // a server that was closed
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
@@ -23,10 +24,7 @@ func TestVectors(t *testing.T) {
 		if flags&flagClock != 0 {
 			h.clock, h.made = 5, 6
 		}
-		b, err := codec.Append(make([]byte, h.size()), &in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := try.Get(codec.Append(make([]byte, h.size()), &in))(t)
 		h.put(b)
 		return b
 	}
@@ -36,10 +34,7 @@ func TestVectors(t *testing.T) {
 		return b
 	}
 	sum := in.A + in.B
-	result, err := codec.Append(nil, &sum)
-	if err != nil {
-		t.Fatal(err)
-	}
+	result := try.Get(codec.Append(nil, &sum))(t)
 	failed := errorNames{}.appendError(nil, fmt.Errorf("%w: 0", ErrUnknownCall))
 	other := errorNames{}.appendError(nil, errors.New("no"))
 	var known []error
@@ -49,10 +44,7 @@ func TestVectors(t *testing.T) {
 	}
 	every := errorNames{}.appendError(nil, errors.Join(known...))
 	every = every[:len(every)-len(errors.Join(known...).Error())] // without the text
-	at, err := codec.Append(nil, &elsewhere{Sum: 5, Number: 6})
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := try.Get(codec.Append(nil, &elsewhere{Sum: 5, Number: 6}))(t)
 	next := make([]byte, controlLen)
 	putControl(next, 1, flagStream)
 	cancel := make([]byte, controlLen)

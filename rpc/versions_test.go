@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -27,13 +28,11 @@ type (
 func TestTwoVersionsOfRawStruct(t *testing.T) {
 	s, c := pair(t)
 	ran := false
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "old", func(_ context.Context, t oldTerms) (oldTerms, error) { ran = true; return t, nil }),
 		rpc.Register(s, "new", func(_ context.Context, t newTerms) (newTerms, error) { ran = true; return t, nil }),
 		rpc.Register(s, "result", func(context.Context, struct{}) (newTerms, error) { return newTerms{}, nil }),
-	); err != nil {
-		t.Fatal(err)
-	}
+	)
 	_, toNew := rpc.Call[oldTerms, oldTerms](deadline(t), c, s.ID(), "new", oldTerms{1, 2})
 	_, toOld := rpc.Call[newTerms, newTerms](deadline(t), c, s.ID(), "old", newTerms{1, 2, 3})
 	for _, err := range []error{toNew, toOld} {
@@ -53,15 +52,11 @@ func TestTwoVersionsOfRawStruct(t *testing.T) {
 // receiver lacks is an error that names it.
 func TestTwoVersionsOfStruct(t *testing.T) {
 	s, c := pair(t)
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "old", func(_ context.Context, n oldNote) (string, error) { return n.Text, nil }),
 		rpc.Register(s, "new", func(_ context.Context, n newNote) (string, error) { return n.Text + n.By, nil }),
-	); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := rpc.Call[oldNote, string](deadline(t), c, s.ID(), "new", oldNote{"text"}); err != nil || got != "text" {
-		t.Error(got, err)
-	}
+	)
+	try.Gives(rpc.Call[oldNote, string](deadline(t), c, s.ID(), "new", oldNote{"text"}))(t, "text")
 	if got, err := rpc.CallJSON(deadline(t), c, s.ID(), "new", []byte(`{"Text": "text"}`)); err != nil || string(got) != `"text"` {
 		t.Error(string(got), err)
 	}

@@ -9,6 +9,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Parsing a request gives what put has written. Any other bytes are an error.
@@ -16,10 +18,7 @@ import (
 // Promise (Package rpc): Requests and replies of any bytes are an error, never a panic. A checksum
 // that was asked for is required. See also FuzzReply.
 func FuzzRequest(f *testing.F) {
-	meta, err := Metadata{"who": "me", "": ""}.encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	meta := try.Get(Metadata{"who": "me", "": ""}.encode())(f)
 	for _, h := range []requestHeader{{}, {flags: flagChecksum, number: 7, left: time.Second, meta: meta}, {flags: flagStream, number: 1}} {
 		p := append(make([]byte, h.size()), "arguments"...)
 		h.put(p)
@@ -91,18 +90,13 @@ func TestChecksumMissing(t *testing.T) {
 	}
 	p[1] ^= flagChecksum
 	for _, wants := range []byte{0, flagChecksum} {
-		if _, _, err := parseReply(p, wants); !errors.Is(err, ErrChecksum) {
-			t.Error(err)
-		}
+		try.Fails(parseReply(p, wants))(t, ErrChecksum)
 	}
 }
 
 // A checksum notices each byte of a request or reply that changes on the way.
 func TestFlippedBytes(t *testing.T) {
-	meta, err := Metadata{"who": "me"}.encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	meta := try.Get(Metadata{"who": "me"}.encode())(t)
 	h := requestHeader{flags: flagChecksum, number: 7, left: time.Second, meta: meta}
 	request := append(make([]byte, h.size()), "arguments"...)
 	h.put(request)

@@ -58,12 +58,11 @@
 // # Progress
 //
 // The package needs Linux. The descriptors of a context's stream connections are in one epoll set,
-// the [Poller]. A
-// goroutine that waits for a message drives it, by polling or by sleeping in epoll_wait. If no
-// goroutine waits, one is parked in the runtime's poller and watches the set. A transport that
-// receives through memory registers as a [Ring]: each poll looks at the memory. A goroutine that
-// waits for rings alone may sleep on a futex for a short time (Nap), which takes less time than
-// epoll_wait.
+// the [Poller]. A goroutine that waits for a message drives it, by polling or by sleeping in
+// epoll_wait. If no goroutine waits, one is parked in the runtime's poller and watches the set. A
+// transport that receives through memory registers as a [Ring]: each poll looks at the memory. A
+// goroutine that waits for rings alone may sleep on a futex for a short time (Nap), which takes
+// less time than epoll_wait.
 //
 // # A new transport
 //

@@ -2,35 +2,31 @@
 
 package subsys
 
-import (
-	"container/list"
-	"sync"
-)
+import "sync"
 
 // Handshakes is a bounded set of a port's connections whose peers have not authenticated yet. If
 // there is one too many, the oldest connection of the source that has most is cut. A genuine peer
 // completes its handshake within milliseconds, and a source cannot keep out another one that has
 // fewer connections.
 type Handshakes struct {
-	mu    sync.Mutex
-	most  int
-	count int
-	next  uint64
-	from  map[string]*list.List // the *Handshake of each source, the oldest first
+	mu   sync.Mutex
+	most int
+	next uint64
+	all  map[*Handshake]struct{}
+	of   map[string]int // the number of connections of each source
 }
 
 // A Handshake is one connection in Handshakes.
 type Handshake struct {
-	all       *Handshakes
+	in        *Handshakes
 	source    string
 	number    uint64 // sequence number of Add
-	at        *list.Element
 	closeConn func()
 }
 
 // NewHandshakes returns a set of at most most connections.
 func NewHandshakes(most int) *Handshakes {
-	return &Handshakes{most: most, from: map[string]*list.List{}}
+	return &Handshakes{most: most, all: map[*Handshake]struct{}{}, of: map[string]int{}}
 }
 
 // Add adds a connection from a source, see package netsource. closeConn is called at most once, if
@@ -38,16 +34,12 @@ func NewHandshakes(most int) *Handshakes {
 // on.
 func (s *Handshakes) Add(source string, closeConn func()) *Handshake {
 	s.mu.Lock()
-	h := &Handshake{all: s, source: source, number: s.next, closeConn: closeConn}
+	h := &Handshake{in: s, source: source, number: s.next, closeConn: closeConn}
 	s.next++
-	l := s.from[h.source]
-	if l == nil {
-		l = list.New()
-		s.from[h.source] = l
-	}
-	h.at = l.PushBack(h)
+	s.all[h] = struct{}{}
+	s.of[source]++
 	var out *Handshake
-	if s.count++; s.count > s.most {
+	if len(s.all) > s.most {
 		out = s.worstLocked()
 		s.removeLocked(out)
 	}
@@ -62,57 +54,47 @@ func (s *Handshakes) Add(source string, closeConn func()) *Handshake {
 func (s *Handshakes) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.count
+	return len(s.all)
 }
 
 // worstLocked returns the oldest connection of the source that has most. Of several such sources it
 // takes the oldest connection. mu must be held.
 func (s *Handshakes) worstLocked() (w *Handshake) {
-	most := 0
-	for _, l := range s.from {
-		first := l.Front().Value.(*Handshake)
-		if l.Len() > most || l.Len() == most && first.number < w.number {
-			most, w = l.Len(), first
+	for h := range s.all {
+		if w == nil || s.of[h.source] > s.of[w.source] || s.of[h.source] == s.of[w.source] && h.number < w.number {
+			w = h
 		}
 	}
 	return w
 }
 
-// removeLocked removes h, which must be in the set. mu must be held.
-func (s *Handshakes) removeLocked(h *Handshake) {
-	l := s.from[h.source]
-	l.Remove(h.at)
-	h.at = nil
-	if l.Len() == 0 {
-		delete(s.from, h.source)
+// removeLocked removes h, and reports false if it is not in the set. mu must be held.
+func (s *Handshakes) removeLocked(h *Handshake) bool {
+	if _, isIn := s.all[h]; !isIn {
+		return false
 	}
-	s.count--
+	delete(s.all, h)
+	if s.of[h.source]--; s.of[h.source] == 0 {
+		delete(s.of, h.source)
+	}
+	return true
 }
 
 // Done removes the connection from the set. It reports false if the connection was cut or removed
 // before.
 func (h *Handshake) Done() bool {
-	h.all.mu.Lock()
-	defer h.all.mu.Unlock()
-	if h.at == nil {
-		return false
-	}
-	h.all.removeLocked(h)
-	return true
+	h.in.mu.Lock()
+	defer h.in.mu.Unlock()
+	return h.in.removeLocked(h)
 }
 
 // CloseAll closes all connections in the set.
 func (s *Handshakes) CloseAll() {
-	for {
-		s.mu.Lock()
-		w := s.worstLocked()
-		if w != nil {
-			s.removeLocked(w)
-		}
-		s.mu.Unlock()
-		if w == nil {
-			return
-		}
-		w.closeConn()
+	s.mu.Lock()
+	all := s.all
+	s.all, s.of = map[*Handshake]struct{}{}, map[string]int{}
+	s.mu.Unlock()
+	for h := range all {
+		h.closeConn()
 	}
 }

@@ -46,8 +46,8 @@ func TestHandshakes(t *testing.T) {
 		t.Errorf("cut %v beside a free place", cut)
 	}
 	s.CloseAll()
-	if len(cut) != most || s.count != 0 || len(s.from) != 0 {
-		t.Errorf("%d cut, %d left", len(cut), s.count)
+	if len(cut) != most || s.Len() != 0 || len(s.of) != 0 {
+		t.Errorf("%d cut, %d left", len(cut), s.Len())
 	}
 	// If all sources have one connection, the oldest is cut.
 	cut = nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/futex"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,18 +27,11 @@ type drum struct {
 func newDrum(t *testing.T, ps ...*pipe) *drum {
 	t.Helper()
 	d := &drum{p: newPoller(t, ps...)}
-	var err error
-	if d.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	d.bell = must.Get(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))
 	t.Cleanup(func() { unix.Close(d.bell) })
-	if _, err := d.p.NapPage(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(d.p.NapPage())
 	d.word = d.p.nap.word.Load()
-	if err := d.p.AddQuiet(d.bell, d); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(d.p.AddQuiet(d.bell, d))
 	return d
 }
 

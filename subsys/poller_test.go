@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,9 +23,7 @@ type pipe struct {
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
 	return &pipe{r: p[0], w: p[1], most: 1 << 20}
 }
@@ -45,17 +44,21 @@ func (p *pipe) Ready(on Readiness) (int, bool) {
 
 func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	t.Helper()
-	p, err := NewPoller(new(Counters))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(NewPoller(new(Counters)))
 	t.Cleanup(p.Close)
 	for _, s := range ps {
-		if err := p.Add(s.r, s); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.Add(s.r, s))
 	}
 	return p
+}
+
+// newPipes returns n sources, and a poller of them.
+func newPipes(t *testing.T, n int) (all []*pipe, p *Poller) {
+	t.Helper()
+	for range n {
+		all = append(all, newPipe(t))
+	}
+	return all, newPoller(t, all...)
 }
 
 // After Drain an armed gate fires for new input, and not for input that Poll has read without
@@ -138,11 +141,7 @@ func TestSleepWakes(t *testing.T) {
 
 // With more sources than are tried directly, epoll tells which are ready.
 func TestMany(t *testing.T) {
-	var all []*pipe
-	for range 10 {
-		all = append(all, newPipe(t))
-	}
-	p := newPoller(t, all...)
+	all, p := newPipes(t, 10)
 	p.Poll()
 	for _, s := range all {
 		s.calls.Store(0)
@@ -173,12 +172,10 @@ func TestMany(t *testing.T) {
 // Of many sources, one that always has input is tried each time. epoll is asked at intervals, and
 // the other sources are called soon.
 func TestHot(t *testing.T) {
-	var all []*pipe
-	for range 10 {
-		all = append(all, newPipe(t))
-		all[len(all)-1].most = 100
+	all, p := newPipes(t, 10)
+	for _, s := range all {
+		s.most = 100
 	}
-	p := newPoller(t, all...)
 	busy := all[0]
 	busy.write(1)
 	for p.Poll() == 0 {
@@ -234,12 +231,8 @@ func TestHot(t *testing.T) {
 // A busy source that stops early for fairness is called again, and does not keep other sources
 // waiting.
 func TestHotAgain(t *testing.T) {
-	var all []*pipe
-	for range 5 {
-		all = append(all, newPipe(t))
-	}
+	all, p := newPipes(t, 5)
 	all[0].most = 10
-	p := newPoller(t, all...)
 	all[0].write(1000)
 	all[1].write(7)
 	for all[0].bytes.Load() < 1000 || all[1].bytes.Load() < 7 {
@@ -258,11 +251,7 @@ func TestHotAgain(t *testing.T) {
 
 // PollAll calls a source that Poll, among many, calls later.
 func TestPollAll(t *testing.T) {
-	var ps []*pipe
-	for range 4 * direct {
-		ps = append(ps, newPipe(t))
-	}
-	p := newPoller(t, ps...)
+	ps, p := newPipes(t, 4*direct)
 	for range askCold { // the first is hot
 		ps[0].write(1)
 		p.Poll()

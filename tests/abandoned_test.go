@@ -19,17 +19,13 @@ import (
 )
 
 // counts is a peer with an rpc server that counts how often the handler of "work" runs.
-func counts(c *lib.Context, who lib.Attrs) error {
+func counts(t testing.TB, c *lib.Context, who lib.Attrs) {
 	var runs atomic.Int64
-	_, err := rpc.NewServer(context.Background(), c, who, rpc.WithCalls(func(s *rpc.Server) error {
-		if err := rpc.Register(s, "work", func(context.Context, string) (int64, error) { return runs.Add(1), nil }); err != nil {
-			return err
-		}
-		return rpc.Register(s, "runs", func(context.Context, struct{}) (int64, error) { return runs.Load(), nil })
-	}))
-	if err != nil {
-		return err
-	}
+	got(rpc.NewServer(bg, c, who, rpc.WithCalls(func(s *rpc.Server) error {
+		return errors.Join(
+			rpc.Register(s, "work", func(context.Context, string) (int64, error) { return runs.Add(1), nil }),
+			rpc.Register(s, "runs", func(context.Context, struct{}) (int64, error) { return runs.Load(), nil }))
+	})))(t)
 	fmt.Println("registered")
 	select {}
 }
@@ -49,19 +45,11 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				start(t, "serving", dirserver, "--socket", sock)
 				p := peer(t, "counts", sock, "server")
 				c := open(t, sock, overShm()...)
-				cl, err := rpc.NewClient(t.Context(), c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				cl := got(rpc.NewClient(t.Context(), c))(t)
 				defer cl.Close()
-				f, err := c.Find(eventually.Context(t), lib.Match{"peer": "server"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}); err != nil {
-					t.Fatal(err)
-				}
-				signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
+				f := got(c.Find(eventually.Context(t), lib.Match{"peer": "server"}))(t)
+				got(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
+				p.signal(t, syscall.SIGSTOP)
 				before := runtime.NumGoroutine()
 				n := 1000
 				if *longMemory {
@@ -69,13 +57,8 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				}
 				abandon(t, cl, f.ID, how, n, 200)
 				eventually.True(t, "the goroutines of the calls end", func() bool { return runtime.NumGoroutine() < before+20 })
-				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-				runs, err := rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				p.signal(t, syscall.SIGCONT)
+				runs := got(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
 				t.Logf("%d handlers ran", runs)
 				if how == "deadline" && runs > 0 {
 					t.Errorf("%d handlers ran for callers whose deadline was over", runs)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,96 +14,49 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 const bulkLen = 8 << 20
 
+var sevens = bytes.Repeat([]byte{7}, bulkLen)
+
 // bulkOrigin is a peer that exposes memory, registered and plain.
-func bulkOrigin(c *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
-	ep, err := bulk.Open(ctx, c)
-	if err != nil {
-		return err
+func bulkOrigin(t testing.TB, c *lib.Context, who lib.Attrs) {
+	ep, b := got(bulk.Open(bg, c))(t), got(c.Buffer(bulkLen))(t)
+	copy(b.Bytes(), sevens)
+	for name, s := range map[string]bulk.Segment{"registered": bulk.Buffer(b), "plain": bulk.Bytes(bytes.Clone(sevens))} {
+		who[name] = handleText(t, got(ep.Expose(bulk.ReadWrite, s))(t))
 	}
-	b, err := c.Buffer(bulkLen)
-	if err != nil {
-		return err
-	}
-	for name, s := range map[string]bulk.Segment{"registered": bulk.Buffer(b), "plain": bulk.Bytes(bytes.Repeat([]byte{7}, bulkLen))} {
-		r, err := ep.Expose(bulk.ReadWrite, s)
-		if err != nil {
-			return err
-		}
-		text, err := r.Handle().MarshalText()
-		if err != nil {
-			return err
-		}
-		who[name] = string(text)
-	}
-	for i := range b.Bytes() {
-		b.Bytes()[i] = 7
-	}
-	if _, err := c.Register(ctx, who); err != nil {
-		return err
-	}
-	fmt.Println("registered")
+	enter(t, c, who)
 	select {}
 }
 
 // bulkTarget is a peer that keeps a view of the test's memory, and pulls and pushes.
-func bulkTarget(c *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
-	ep, err := bulk.Open(ctx, c)
-	if err != nil {
-		return err
-	}
-	f, err := c.Find(ctx, lib.Match{"bulk": "memory"}, lib.Want("handle"))
-	if err != nil {
-		return err
-	}
-	h, err := handleOf(f, "handle")
-	if err != nil {
-		return err
-	}
-	if _, err := ep.View(ctx, h, 0, bulkLen/2); err != nil { // never released
-		return err
-	}
-	if _, err := c.Register(ctx, who); err != nil {
-		return err
-	}
-	fmt.Println("registered")
+func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
+	ep := got(bulk.Open(bg, c))(t)
+	h := handleOf(t, got(c.Find(bg, lib.Match{"bulk": "memory"}, lib.Want("handle")))(t), "handle")
+	got(ep.View(bg, h, 0, bulkLen/2))(t) // never released
+	enter(t, c, who)
 	go func() {
-		for err == nil {
-			_, err = ep.Pull(ctx, h, 0, make([]byte, bulkLen/2))
+		for {
+			got(ep.Pull(bg, h, 0, make([]byte, bulkLen/2)))(t)
 		}
 	}()
 	off := int64(bulkLen / 2)
-	if strings.HasPrefix(os.Args[4], "two") { // two peers push at once
+	if strings.HasPrefix(who["peer"], "two") { // two peers push at once
 		off += bulkLen / 4
 	}
 	for {
-		if _, err := ep.Push(ctx, h, off, bytes.Repeat([]byte{9}, bulkLen/4)); err != nil {
-			return err
-		}
+		got(ep.Push(bg, h, off, bytes.Repeat([]byte{9}, bulkLen/4)))(t)
 	}
 }
 
-func handleOf(f lib.Found, name string) (h bulk.Handle, err error) {
+func handleText(t testing.TB, r *bulk.Region) string { return string(got(r.Handle().MarshalText())(t)) }
+
+func handleOf(t testing.TB, f lib.Found, name string) (h bulk.Handle) {
 	text, _ := f.Attrs.Get(name)
-	return h, h.UnmarshalText([]byte(text))
-}
-
-// overBoth runs f over TCP and over shared memory. opts choose the transport of the test's context,
-// and the environment that of its peers.
-func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
-	if !isApart() {
-		t.Run("tcp", func(t *testing.T) { f(t, lib.WithTransports(tcp.New())) })
-	}
-	t.Run("shm", func(t *testing.T) {
-		t.Setenv("ROCL_TEST_SHM", "adaptive")
-		f(t)
-	})
+	must(t, h.UnmarshalText([]byte(text)))
+	return h
 }
 
 // The origin is killed while its memory is pulled and pushed. Each transfer fails with ErrGone at
@@ -115,24 +67,18 @@ func TestBulkOriginKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
-		ep, err := bulk.Open(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ep := got(bulk.Open(t.Context(), c))(t)
 		for round := range 5 {
 			ctx := eventually.Context(t)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
-			f, err := c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := got(c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain")))(t)
 			var transfers sync.WaitGroup
 			begun := make(chan struct{}, 4)
 			try := func(h bulk.Handle, do func(context.Context, bulk.Handle, int64, ...[]byte) (int64, error)) {
 				transfers.Go(func() {
 					for {
-						n, err := do(ctx, h, 0, bytes.Repeat([]byte{7}, bulkLen))
+						n, err := do(ctx, h, 0, bytes.Clone(sevens))
 						if err != nil {
 							if !errors.Is(err, lib.ErrGone) || n == bulkLen {
 								t.Errorf("%d bytes: %v", n, err)
@@ -148,26 +94,15 @@ func TestBulkOriginKilled(t *testing.T) {
 			}
 			var views []*lib.Message
 			for _, kind := range []string{"registered", "plain"} {
-				h, err := handleOf(f, kind)
-				if err != nil {
-					t.Fatal(err)
-				}
-				m, err := ep.View(ctx, h, 0, bulkLen)
-				if err != nil {
-					t.Fatal(err)
-				}
-				views = append(views, m)
+				h := handleOf(t, f, kind)
+				views = append(views, got(ep.View(ctx, h, 0, bulkLen))(t))
 				try(h, ep.Pull)
 				try(h, ep.Push)
 			}
 			for range round {
-				select {
-				case <-begun:
-				case <-ctx.Done():
-					t.Fatal("a transfer has not ended")
-				}
+				eventually.Value(t, "a transfer ends", begun)
 			}
-			p.kill(t)
+			p.Kill()
 			transfers.Wait()
 			for _, m := range views {
 				if len(bytes.Trim(m.Bytes(), "\x07")) > 0 {
@@ -176,9 +111,7 @@ func TestBulkOriginKilled(t *testing.T) {
 				m.Release()
 			}
 		}
-		if err := ep.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, ep.Close(t.Context()))
 	})
 }
 
@@ -189,29 +122,16 @@ func TestBulkTargetKilled(t *testing.T) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
 		ctx := eventually.Context(t)
-		ep, err := bulk.Open(ctx, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ep := got(bulk.Open(ctx, c))(t)
 		for round := range 5 {
-			b, err := c.Buffer(bulkLen)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := got(c.Buffer(bulkLen))(t)
 			mem, segment := b.Bytes(), bulk.Buffer(b)
 			if round%2 == 1 {
 				mem = make([]byte, bulkLen)
 				segment = bulk.Bytes(mem)
 			}
-			r, err := ep.Expose(bulk.ReadWrite, segment)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, err := r.Handle().MarshalText()
-			if err != nil {
-				t.Fatal(err)
-			}
-			memory := register(t, c, lib.Attrs{"bulk": "memory", "handle": string(text)})
+			r := got(ep.Expose(bulk.ReadWrite, segment))(t)
+			memory := register(t, c, lib.Attrs{"bulk": "memory", "handle": handleText(t, r)})
 			one, two := peer(t, "bulk-target", sock, fmt.Sprint("one", round)), peer(t, "bulk-target", sock, fmt.Sprint("two", round))
 			goOn := func(more uint64) {
 				was := ep.Stats()
@@ -221,12 +141,10 @@ func TestBulkTargetKilled(t *testing.T) {
 				})
 			}
 			goOn(uint64(round))
-			one.kill(t)
+			one.Kill()
 			goOn(20)
-			two.kill(t)
-			if err := r.Revoke(ctx); err != nil {
-				t.Fatal(err)
-			}
+			two.Kill()
+			must(t, r.Revoke(ctx))
 			if b.Refs() != 1 {
 				t.Errorf("%d references", b.Refs())
 			}
@@ -234,12 +152,8 @@ func TestBulkTargetKilled(t *testing.T) {
 				mem[i] = 1
 			}
 			b.Release()
-			if err := memory.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, memory.Close())
 		}
-		if err := ep.Close(ctx); err != nil {
-			t.Error(err)
-		}
+		must(t, ep.Close(ctx))
 	})
 }

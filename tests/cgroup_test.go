@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,27 +18,17 @@ import (
 )
 
 // hoard is a peer that takes memory until it gets no more, and keeps it.
-func hoard(c *lib.Context, who lib.Attrs) error {
-	for n := 0; ; n++ {
+func hoard(t testing.TB, c *lib.Context, _ lib.Attrs) {
+	for n := range 256 {
 		_, err := c.Buffer(1 << 20)
-		if !errors.Is(err, lib.ErrLimit) {
-			if err != nil {
-				return err
-			}
-			if n < 256 {
-				continue
-			}
-			return errors.New("there is no limit")
+		if errors.Is(err, lib.ErrLimit) {
+			f := got(c.Find(bg, lib.Match{lib.AttrKind: "node"}, lib.Want(lib.AttrMemory)))(t)
+			fmt.Printf("registered %d MiB of a node with %s bytes\n", n, f.Attrs.GetString(lib.AttrMemory))
+			return
 		}
-		for f, err := range c.FindAll(context.Background(), lib.Match{lib.AttrKind: "node"}, lib.Want(lib.AttrMemory)) {
-			if err != nil {
-				return err
-			}
-			memory, _ := f.Attrs.Get(lib.AttrMemory)
-			fmt.Printf("registered %d MiB of a node with %s bytes\n", n, memory)
-		}
-		return nil
+		must(t, err)
 	}
+	t.Fatal("there is no limit")
 }
 
 // inGroup makes a control group with a memory limit, and returns the command with which a process

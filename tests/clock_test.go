@@ -5,13 +5,11 @@ package tests
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // wallClock and wallClockOfPackage are the methods and functions that convert between a time and
@@ -39,56 +37,40 @@ var wallClockIs = map[string]int{
 // server sets, and no time of it is sent to another node. (The operator's own certificates are
 // checked by it, because they have dates.)
 //
-// Promise (Clusters): No duration or order depends on a clock that can be set. See also TestClocks.
+// Promise (Clusters): No duration or order depends on a clock that can be set.
 func TestMonotonicOnly(t *testing.T) {
 	found := map[string][]string{}
-	for _, dir := range []string{"resource", "buffers", "subsys", "dispatch", "directory", "context", "rpc", "pool", "bulk", "netrocl", "tpvm",
-		"internal", "codec", "rocltest"} {
-		err := filepath.WalkDir(filepath.Join("..", dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			files := token.NewFileSet()
-			f, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			if !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time"` }) {
-				return nil // the calls are of another package
-			}
-			rel, _ := filepath.Rel("..", path)
-			rel = filepath.ToSlash(rel)
-			ast.Inspect(f, func(n ast.Node) bool {
-				c, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				s, ok := c.Fun.(*ast.SelectorExpr)
-				if !ok {
-					return true
-				}
-				names := wallClock
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
-					names = wallClockOfPackage
-				}
-				if slices.Contains(names, s.Sel.Name) {
-					found[rel] = append(found[rel], fmt.Sprintf("%v: %s", files.Position(s.Pos()), s.Sel.Name))
-				}
-				return true
-			})
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
+	for _, f := range got(tree.Go("..", 0, tree.IsCode))(t) {
+		top, _, _ := strings.Cut(f.Path, "/")
+		if slices.Contains([]string{"cmd", "examples", "tests"}, top) || !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time"` }) {
+			continue // without an import, the calls are of another package
 		}
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			c, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			s, ok := c.Fun.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			names := wallClock
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
+				names = wallClockOfPackage
+			}
+			if slices.Contains(names, s.Sel.Name) {
+				found[f.Path] = append(found[f.Path], fmt.Sprintf("%s: %s", f.At(s.Pos()), s.Sel.Name))
+			}
+			return true
+		})
 	}
 	for file, at := range found {
 		if len(at) != wallClockIs[file] {
 			t.Errorf("the clock on the wall: %s", strings.Join(at, "; "))
 		}
 	}
-	for file, n := range wallClockIs {
-		if n > 0 && len(found[file]) == 0 {
+	for file := range wallClockIs {
+		if len(found[file]) == 0 {
 			t.Errorf("%s does not need to be named here", file)
 		}
 	}

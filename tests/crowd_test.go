@@ -3,8 +3,6 @@
 package tests
 
 import (
-	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,45 +22,23 @@ var crowdProcesses = flag.Int("crowd.processes", 4, "processes of TestCrowd, wit
 // passes each message on to the resource with the next number. The peer is named by its first
 // number. The numbers of a process are ROCL_TEST_CROWD apart, so each message goes to another
 // process.
-func crowd(_ *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
-	first, err := strconv.Atoi(who["peer"])
-	step, err2 := strconv.Atoi(os.Getenv("ROCL_TEST_CROWD"))
-	if err := errors.Join(err, err2); err != nil {
-		return err
-	}
-	ended := make(chan error)
+func crowd(t testing.TB, _ *lib.Context, who lib.Attrs) {
+	first, step := got(strconv.Atoi(who["peer"]))(t), got(strconv.Atoi(os.Getenv("ROCL_TEST_CROWD")))(t)
 	for k := range crowdEach {
-		c, err := lib.Open(ctx, lib.WithSocket(os.Args[3]), lib.JoinOnly())
-		if err != nil {
-			return err
-		}
+		c := got(lib.Open(bg, lib.WithSocket(os.Args[3]), lib.JoinOnly()))(t)
 		i := first + k*step
-		r, err := c.Register(ctx, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(i)})
-		if err != nil {
-			return err
-		}
+		r := got(c.Register(bg, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(i)}))(t)
 		go func() {
 			for {
-				m, err := r.Recv(ctx)
-				if err != nil {
-					ended <- err
-					return
-				}
-				next, err := c.Find(ctx, lib.Match{"crowd": "yes", "i": strconv.Itoa(i + 1)})
-				if err == nil {
-					err = r.SendBytes(ctx, next.ID, m.Tag()+1, fmt.Appendf(m.Bytes(), " %d", i))
-				}
+				m := got(r.Recv(bg))(t)
+				next := got(c.Find(bg, lib.Match{"crowd": "yes", "i": strconv.Itoa(i + 1)}))(t)
+				must(t, r.SendBytes(bg, next.ID, m.Tag()+1, fmt.Appendf(m.Bytes(), " %d", i)))
 				m.Release()
-				if err != nil {
-					ended <- err
-					return
-				}
 			}
 		}()
 	}
 	fmt.Println("registered")
-	return <-ended
+	select {}
 }
 
 // Many processes of one node have many contexts each, of which each is found, and a message passes
@@ -91,13 +67,8 @@ func TestCrowd(t *testing.T) {
 	if len(contexts) != n+1 {
 		t.Fatalf("%d contexts are found, want %d", len(contexts), n+1)
 	}
-	if err := me.SendBytes(ctx, first, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	m, err := me.Recv(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, me.SendBytes(ctx, first, 0, nil))
+	m := got(me.Recv(ctx))(t)
 	defer m.Release()
 	want := ""
 	for i := range n {

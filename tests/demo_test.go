@@ -17,12 +17,12 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 )
 
-// play is a demonstration whose processes the test stops and kills. A stopped process delays the
-// run for as long as necessary, so that the test does not depend on which process is faster.
+// A play is a demonstration with a process that is stopped. It delays the run for as long as
+// necessary, so that the test does not depend on which process is faster.
 type play struct {
 	demo *child
 	want string // the number that grep counts
-	pids map[string][]int
+	pid  int    // of the stopped process
 }
 
 // startPlay begins a demonstration, stops the first process of a role as soon as it appears, and
@@ -33,9 +33,7 @@ func startPlay(t *testing.T, stopped string) *play {
 	const files = 2000     // the run takes longer than this test needs to stop a process
 	for i := range files { // many units of work for each process
 		text := strings.Repeat("filler ", i%400) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644))
 	}
 	cmd := exec.Command("grep", "-rIliw", "alpha", dir)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -43,49 +41,20 @@ func startPlay(t *testing.T, stopped string) *play {
 	if err != nil {
 		t.Skip("no grep to compare with: ", err)
 	}
-	p := &play{want: fmt.Sprintf("%q is in %d of %d text files", "alpha", bytes.Count(out, []byte("\n")), files), pids: map[string][]int{}}
+	p := &play{want: fmt.Sprintf("%q is in %d of %d text files", "alpha", bytes.Count(out, []byte("\n")), files)}
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role="+stopped)
 	p.demo = start(t, "coordinator", rocl, "demo", dir, "--word", "alpha", "--socket", sock)
 	var ev struct{ Attrs struct{ PID string } }
-	if err := json.Unmarshal([]byte(w.until(t, "appeared")), &ev); err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(ev.Attrs.PID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signal(t, pid, syscall.SIGSTOP)
-	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
-	p.pids[stopped] = []int{pid}
-	for range 6 { // two crawlers, three indexers, the front end
-		l := p.demo.until(t, "found ")
-		var role string
-		if _, err := fmt.Sscan(l[strings.Index(l, "found ")+len("found "):], &role); err != nil {
-			t.Fatal(err)
-		}
-		n, err := strconv.Atoi(l[strings.LastIndex(l, " ")+1:])
-		if err != nil {
-			t.Fatalf("no process in %q", l)
-		}
-		if n != pid {
-			p.pids[role] = append(p.pids[role], n)
-		}
+	must(t, json.Unmarshal([]byte(w.until(t, "appeared")), &ev))
+	p.pid = got(strconv.Atoi(ev.Attrs.PID))(t)
+	signal(t, p.pid, syscall.SIGSTOP)
+	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
+	for range 6 {                                                  // two crawlers, three indexers, the front end
+		p.demo.until(t, "found ")
 	}
 	return p
-}
-
-// end waits for the answer, which must be right and mention the loss.
-func (p *play) end(t *testing.T) {
-	t.Helper()
-	p.demo.until(t, p.want)
-	if l := p.demo.until(t, "messages"); !strings.Contains(l, "; 1 process lost, ") {
-		t.Errorf("the loss is not reported: %q", l)
-	}
-	if err := p.demo.Wait(); err != nil {
-		t.Error(err)
-	}
 }
 
 // signal sends s to a process. If s is SIGSTOP, signal returns when the process has stopped: on a
@@ -101,10 +70,7 @@ func signal(t *testing.T, pid int, s syscall.Signal) {
 // standsStill reports whether each thread of a process is stopped.
 func standsStill(t *testing.T, pid int) bool {
 	t.Helper()
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	threads := got(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)))(t)
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)
 		if err != nil {
@@ -117,39 +83,19 @@ func standsStill(t *testing.T, pid int) bool {
 	return true
 }
 
-// The run cannot end while a crawler holds its share of the work; then the crawler is killed.
+// The run cannot end while a crawler holds its share of the work; then the crawler is killed. The
+// answer is right, and the loss is reported.
 func TestDemoCrawlerKilled(t *testing.T) {
 	p := startPlay(t, "crawler")
-	dead := p.pids["crawler"][0]
-	signal(t, dead, syscall.SIGKILL)
-	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "crawler ") {
+	signal(t, p.pid, syscall.SIGKILL)
+	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", p.pid)); !strings.Contains(l, "crawler ") {
 		t.Errorf("reported as %q", l)
 	}
-	p.end(t)
-}
-
-// An indexer is killed in the middle of the run.
-func TestDemoIndexerKilled(t *testing.T) {
-	p := startPlay(t, "indexer")
-	dead := p.pids["indexer"][0]
-	signal(t, dead, syscall.SIGKILL)
-	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") {
-		t.Errorf("reported as %q", l)
+	p.demo.until(t, p.want)
+	if l := p.demo.until(t, "messages"); !strings.Contains(l, "; 1 process lost, ") {
+		t.Errorf("the loss is not reported: %q", l)
 	}
-	p.end(t)
-}
-
-// When all is indexed, and the front end does not answer yet, an indexer is killed.
-func TestDemoIndexerKilledLate(t *testing.T) {
-	p := startPlay(t, "front")
-	p.demo.until(t, "all is indexed")
-	dead := p.pids["indexer"][0]
-	signal(t, dead, syscall.SIGKILL)
-	signal(t, p.pids["front"][0], syscall.SIGCONT)
-	if l := p.demo.until(t, fmt.Sprintf("(process %d) is gone", dead)); !strings.Contains(l, "indexer ") || strings.Contains(l, " 0 units") {
-		t.Errorf("reported as %q", l)
-	}
-	p.end(t)
+	must(t, p.demo.Wait())
 }
 
 // The environment may name the directory of the node. The demonstration then runs on that node, and
@@ -159,9 +105,7 @@ func TestDemoSocketOfEnvironment(t *testing.T) {
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role=front")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644))
 	t.Setenv("ROCL_SOCKET", sock)
 	if out, code := run(t, "", rocl, "demo", dir, "--word", "alpha"); code != 0 || !strings.Contains(out, "is in 1 of 1 text files") {
 		t.Errorf("exit code %d, %q", code, out)
@@ -174,9 +118,9 @@ func TestDemoSocketOfEnvironment(t *testing.T) {
 func TestDemoFrontKilled(t *testing.T) {
 	p := startPlay(t, "front")
 	p.demo.until(t, "all is indexed")
-	signal(t, p.pids["front"][0], syscall.SIGKILL)
+	signal(t, p.pid, syscall.SIGKILL)
 	p.demo.until(t, "the front end has died")
-	if err := p.demo.Wait(); err == nil || p.demo.cmd.ProcessState.ExitCode() != 1 {
+	if err := p.demo.Wait(); err == nil || p.demo.Cmd.ProcessState.ExitCode() != 1 {
 		t.Errorf("ended with %v", err)
 	}
 }

@@ -4,23 +4,20 @@ package tests
 
 import (
 	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // TestStabilityNamesPackages finds each package that a program can import in docs/STABILITY.md, and
 // no other one.
 func TestStabilityNamesPackages(t *testing.T) {
 	named := map[string]bool{}
-	text, err := os.ReadFile("../docs/STABILITY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := got(os.ReadFile("../docs/STABILITY.md"))(t)
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(line, "|"); len(cells) == 4 && strings.HasPrefix(line, "| `") {
 			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
@@ -28,54 +25,22 @@ func TestStabilityNamesPackages(t *testing.T) {
 			}
 		}
 	}
-	err = filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.IsDir() {
-			return err
-		}
-		switch e.Name() {
-		case "internal", "testdata", "cmd", "examples", "tests", ".git":
-			return filepath.SkipDir
-		}
-		if !importable(t, path) {
-			return nil
-		}
-		dir, err := filepath.Rel("..", path)
-		if err != nil {
-			return err
+	for _, f := range got(tree.Go("..", parser.PackageClauseOnly, tree.IsCode))(t) {
+		dir := f.Folder()
+		if top, _, _ := strings.Cut(dir, "/"); f.Name.Name == "main" || strings.Contains("/"+dir+"/", "/internal/") || slices.Contains([]string{"cmd", "examples", "tests"}, top) {
+			continue
 		}
 		if dir == "." {
 			dir = "rocl"
 		}
-		if !named[dir] {
+		if _, ok := named[dir]; !ok {
 			t.Errorf("docs/STABILITY.md does not say what package %s is for", dir)
 		}
-		delete(named, dir)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+		named[dir] = false // found
 	}
-	for dir := range named {
-		t.Errorf("docs/STABILITY.md names %s, which is no package", dir)
-	}
-}
-
-// importable reports whether a folder has a package that programs can import.
-func importable(t *testing.T, dir string) bool {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if strings.HasSuffix(f, "_test.go") {
-			continue
+	for dir, isMissing := range named {
+		if isMissing {
+			t.Errorf("docs/STABILITY.md names %s, which is no package", dir)
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return parsed.Name.Name != "main"
 	}
-	return false
 }

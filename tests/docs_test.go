@@ -4,48 +4,33 @@ package tests
 
 import (
 	"cmp"
+	"go/ast"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // The tests that the documents name exist. tests/guarantees prints and checks docs/GUARANTEES.md.
 func TestDocumentsNameTests(t *testing.T) {
 	place := regexp.MustCompile("`(?:([a-z][a-z0-9/]*): )?((?:Test|Fuzz)\\w+)")
-	docs, err := filepath.Glob("../docs/*.md")
-	if err != nil || len(docs) == 0 {
-		t.Fatal(docs, err)
-	}
-	for _, doc := range docs {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
+	isThere := map[string]bool{} // by folder and name
+	for _, f := range got(tree.Go("..", 0, tree.IsTest))(t) {
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok {
+				isThere[f.Folder()+" "+fn.Name.Name] = true
+			}
 		}
+	}
+	for _, doc := range got(filepath.Glob("../docs/*.md"))(t) {
 		dir := "" // a name without a folder is in the folder that was named before
-		for _, m := range place.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range place.FindAllStringSubmatch(string(got(os.ReadFile(doc))(t)), -1) {
 			dir = cmp.Or(m[1], dir)
-			if !hasFunc(t, dir, m[2]) {
+			if !isThere[dir+" "+m[2]] {
 				t.Errorf("%s: %s is not in folder %q", doc, m[2], dir)
 			}
 		}
 	}
-}
-
-func hasFunc(t *testing.T, dir, name string) bool {
-	files, err := filepath.Glob(filepath.Join("..", dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(text), "\nfunc "+name+"(") {
-			return true
-		}
-	}
-	return false
 }

@@ -29,10 +29,7 @@ var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "(``
 func TestDocumentsShowSource(t *testing.T) {
 	seen := 0
 	for _, doc := range documents(t) {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(doc))(t)
 		fresh := shown.ReplaceAllFunc(text, func(block []byte) []byte {
 			seen++
 			m := shown.FindSubmatch(block)
@@ -54,9 +51,7 @@ func TestDocumentsShowSource(t *testing.T) {
 			t.Errorf("%s: a block of Go is from no source file", doc)
 		}
 		if *updateDocs && !bytes.Equal(text, fresh) {
-			if err := os.WriteFile(doc, fresh, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(doc, fresh, 0o644))
 		}
 	}
 	if seen < 10 {

@@ -26,9 +26,7 @@ func TestFindAcrossNodes(t *testing.T) {
 		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: bind, Join: binds[:i]})))
 	}
 	for _, c := range nodes { // each node knows all
-		if _, err := c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3); err != nil {
-			t.Fatal(err)
-		}
+		got(c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3))(t)
 	}
 	var workers []*lib.Resource
 	for i, c := range nodes {
@@ -41,9 +39,7 @@ func TestFindAcrossNodes(t *testing.T) {
 	}
 	var cov lib.Coverage
 	for i, c := range nodes {
-		if err := workers[i].Set(ctx, "load", "-0.5"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, workers[i].Set(ctx, "load", "-0.5"))
 		for _, from := range nodes {
 			if f, err := from.Find(ctx, worker, lib.Least("load"), lib.Covered(&cov)); err != nil || f.ID != workers[i].ID() || cov.Covered != 3 {
 				t.Fatal(f.ID, err, cov)
@@ -55,9 +51,7 @@ func TestFindAcrossNodes(t *testing.T) {
 				t.Fatal(f.ID, err)
 			}
 		}
-		if err := workers[i].Set(ctx, "load", "5"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, workers[i].Set(ctx, "load", "5"))
 	}
 	for round := range 10 {
 		attrs := lib.Attrs{"role": "master", "round": fmt.Sprint(round)}
@@ -78,10 +72,7 @@ func TestFindAcrossNodes(t *testing.T) {
 		}
 	}
 	from := register(t, nodes[0], nil)
-	buf, err := nodes[0].Buffer(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := got(nodes[0].Buffer(4))(t)
 	copy(buf.Bytes(), "work")
 	if n, err := from.SendToAll(ctx, worker, 1, buf); n != 3 || err != nil {
 		t.Fatal(n, err)

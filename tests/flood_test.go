@@ -24,10 +24,7 @@ func TestStrangersFillNoLog(t *testing.T) {
 	}
 	hello := append([]byte{44, 0, 0, 0, 1}, make([]byte, 71)...) // of no context
 	for range 200 {
-		nc, err := net.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := got(net.Dial("tcp", at))(t)
 		_, _ = nc.Write(hello)
 		_, _ = nc.Read(make([]byte, 1)) // it has been refused by now
 		nc.Close()

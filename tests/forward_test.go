@@ -4,7 +4,6 @@ package tests
 
 import (
 	"bytes"
-	"context"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
@@ -12,83 +11,54 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-// A chain is three contexts that reach each other over shared memory only, and have exchanged
-// messages.
-type chain struct {
-	t         testing.TB
-	nodes     [3]*lib.Context
-	resources [3]*lib.Resource
+// deliver sends a buffer from one resource to another, which receives it.
+func deliver(t *testing.T, from, to *lib.Resource, b *lib.Buffer) *lib.Message {
+	t.Helper()
+	must(t, from.Send(bg, to.ID(), 0, b))
+	return got(to.Recv(bg))(t)
 }
 
-func newChain(t testing.TB) *chain {
-	cl := rocltest.Cluster(t, 1)
-	c := &chain{t: t}
-	for i := range c.nodes {
-		c.nodes[i] = cl.Open(0, lib.WithTransports(shm.New()))
-		r, err := c.nodes[i].Register(context.Background(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.resources[i] = r
-	}
-	for from := range c.nodes {
-		for to := range c.nodes {
-			if from != to {
-				c.own(from, to, 1).Release()
-			}
-		}
-	}
-	return c
-}
-
-// own sends a buffer of the sender's own from one context to another, which receives it.
-func (c *chain) own(from, to, size int) *lib.Message {
-	b, err := c.nodes[from].Buffer(size)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+// deliverOwn is deliver with a buffer of the sender's own.
+func deliverOwn(t *testing.T, from, to *lib.Resource, size int) *lib.Message {
+	t.Helper()
+	b := got(from.Context().Buffer(size))(t)
 	b.Bytes()[0], b.Bytes()[size-1] = 1, 2
-	return c.send(from, to, b)
-}
-
-func (c *chain) send(from, to int, b *lib.Buffer) *lib.Message {
-	ctx := context.Background()
-	if err := c.resources[from].Send(ctx, c.resources[to].ID(), 0, b); err != nil {
-		c.t.Fatal(err)
-	}
-	m, err := c.resources[to].Recv(ctx)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return m
-}
-
-// copied returns how many bytes all contexts have copied.
-func (c *chain) copied() (n uint64) {
-	for _, of := range c.nodes {
-		n += of.Stats().CopiedBytes
-	}
-	return n
+	return deliver(t, from, to, b)
 }
 
 // A received message and a slice of it are sent on over shared memory without a copy. So is a
 // message that is sent back.
 func TestForwardWithoutCopy(t *testing.T) {
 	const size = 1 << 20
-	c := newChain(t)
-	before := c.copied()
+	cl := rocltest.Cluster(t, 1)
+	var rs [3]*lib.Resource
+	for i := range rs {
+		rs[i] = register(t, cl.Open(0, lib.WithTransports(shm.New())), nil)
+	}
+	for _, from := range rs {
+		for _, to := range rs {
+			deliverOwn(t, from, to, 1).Release() // makes the link
+		}
+	}
+	copied := func() (n uint64) {
+		for _, r := range rs {
+			n += r.Context().Stats().CopiedBytes
+		}
+		return n
+	}
+	before := copied()
 	for range 50 {
-		first := c.own(0, 1, size)
-		second := c.send(1, 2, first.Buffer())
+		first := deliverOwn(t, rs[0], rs[1], size)
+		second := deliver(t, rs[1], rs[2], first.Buffer())
 		whole := first.Buffer()
-		part := c.send(1, 2, whole.Slice(size/2, size/2))
-		home := c.send(1, 0, whole)
+		part := deliver(t, rs[1], rs[2], whole.Slice(size/2, size/2))
+		home := deliver(t, rs[1], rs[0], whole)
 		first.Release()
-		back := c.send(2, 1, second.Buffer())
-		again := c.send(2, 0, part.Buffer())
+		back := deliver(t, rs[2], rs[1], second.Buffer())
+		again := deliver(t, rs[2], rs[0], part.Buffer())
 		want := second.Bytes()
 		for i, m := range []*lib.Message{second, part, home, back, again} {
-			if got := m.Bytes(); !bytes.Equal(got, want[len(want)-len(got):]) || !m.ReadOnly() {
+			if p := m.Bytes(); !bytes.Equal(p, want[len(want)-len(p):]) || !m.ReadOnly() {
 				t.Fatalf("message %d of %d bytes is not as it was sent, or not read-only", i, m.Len())
 			}
 		}
@@ -96,44 +66,24 @@ func TestForwardWithoutCopy(t *testing.T) {
 			m.Release()
 		}
 	}
-	if n := c.copied() - before; n >= size/2 {
+	if n := copied() - before; n >= size/2 {
 		t.Errorf("%d bytes were copied", n)
 	}
 }
 
-// BenchmarkForward sends 1 MiB over shared memory: a buffer of the sender's own, a received
-// message, half of that, and a received message back to its sender.
-func BenchmarkForward(b *testing.B) {
-	const size = 1 << 20
-	for _, what := range []string{"own", "received", "slice", "back"} {
-		b.Run(what, func(b *testing.B) {
-			c := newChain(b)
-			m := c.own(0, 1, size)
-			defer m.Release()
-			step := func() {
-				switch what {
-				case "own":
-					c.own(1, 2, size).Release()
-				case "received":
-					c.send(1, 2, m.Buffer()).Release()
-				case "slice":
-					whole := m.Buffer()
-					part := whole.Slice(size/4, size/2)
-					whole.Release()
-					c.send(1, 2, part).Release()
-				case "back":
-					c.send(1, 0, m.Buffer()).Release()
-				}
-			}
-			step() // the receiver has mapped the arena
-			copied := c.copied()
-			b.ResetTimer()
-			for b.Loop() {
-				step()
-			}
-			if n := (c.copied() - copied) / uint64(b.N); n >= size/2 {
-				b.Errorf("%d bytes were copied each time", n)
-			}
-		})
+// Contexts that have linked read large messages in place, even if all messages are held and lie in
+// more arenas than a stranger may have mapped.
+func TestManyArenas(t *testing.T) {
+	const count, size = 40, 2 << 20 // each message is an arena
+	cl := rocltest.Cluster(t, 1)
+	transport := lib.WithTransports(shm.New())
+	from, to := register(t, cl.Open(0, transport), nil), register(t, cl.Open(0, transport, lib.WithMailbox(count*(size+1024))), nil)
+	deliverOwn(t, from, to, 1).Release() // makes the link
+	before := from.Context().Stats().CopiedBytes
+	for range count {
+		defer deliverOwn(t, from, to, size).Release()
+	}
+	if n := from.Context().Stats().CopiedBytes - before; n >= size {
+		t.Errorf("%d bytes of %d messages of %d were copied", n, count, size)
 	}
 }

@@ -5,7 +5,7 @@ package tests
 import (
 	"context"
 	"errors"
-	"net"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,36 +15,102 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// groupAcross is a group with a member in each of two tasks that reach each other over a cable. The
-// first one coordinates.
-func groupAcross(t *testing.T, wire *cable, giveUp time.Duration) (tasks [2]*tpvm.Task, members [2]*tpvm.Group) {
+// A pair is a group with a member at each end of a wire. The first one coordinates.
+type pair struct {
+	*wire
+	contexts [2]*lib.Context
+	tasks    [2]*tpvm.Task
+	members  [2]*tpvm.Group
+}
+
+func newPair(ctx context.Context, t *testing.T, giveUp ...time.Duration) *pair {
 	t.Helper()
-	ctx, sock := eventually.Context(t), socket(t)
-	for i := range tasks {
-		c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithGiveUp(giveUp), lib.WithLinger(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		if tasks[i], err = tpvm.Enrol(ctx, tpvm.WithContext(c)); err != nil {
-			t.Fatal(err)
-		}
-		if members[i], err = tasks[i].Join(ctx, "g"); err != nil {
-			t.Fatal(err)
-		}
+	p := &pair{wire: newWire(t)}
+	for i := range p.tasks {
+		p.contexts[i] = p.open(t, i, lib.WithGiveUp(giveUp[i]), lib.WithLinger(0))
+		p.tasks[i] = got(tpvm.Enrol(ctx, tpvm.WithContext(p.contexts[i])))(t)
+		t.Cleanup(func() { _ = p.tasks[i].Exit(ctx) })
+		p.join(ctx, t, i)
 	}
-	meet(t, members)
-	return tasks, members
+	p.meet(ctx, t)
+	return p
+}
+
+func (p *pair) join(ctx context.Context, t *testing.T, i int) {
+	t.Helper()
+	p.members[i] = got(p.tasks[i].Join(ctx, "g"))(t)
+}
+
+// barrier calls Barrier, again if the coordinator was given up meanwhile. The channel gets the
+// result.
+func (p *pair) barrier(ctx context.Context, i, count int) <-chan error {
+	g, done := p.members[i], make(chan error, 1)
+	go func() {
+		err := g.Barrier(ctx, count)
+		for errors.Is(err, lib.ErrUnreachable) && !errors.Is(err, tpvm.ErrMemberGone) {
+			err = g.Barrier(ctx, count)
+		}
+		done <- err
+	}()
+	return done
 }
 
 // meet lets both members pass a barrier.
-func meet(t *testing.T, members [2]*tpvm.Group) {
+func (p *pair) meet(ctx context.Context, t *testing.T) {
 	t.Helper()
-	ctx := eventually.Context(t)
-	first := make(chan error, 1)
-	go func() { first <- members[0].Barrier(ctx, 2) }()
-	if err := errors.Join(members[1].Barrier(ctx, 2), <-first); err != nil {
-		t.Fatal(err)
+	first, second := p.barrier(ctx, 0, 2), p.barrier(ctx, 1, 2)
+	must(t, errors.Join(<-first, <-second))
+}
+
+// After a cut, the context of one of two members has given up that of the other, which was idle.
+// If the context of the coordinator was given up, the next call of a barrier that has failed with
+// ErrUnreachable goes on, and the members with it. If that of the other member was given up, its
+// barrier fails with ErrNotInGroup, also one in which it waits since before the cut. The remaining
+// member is told that it is gone, and goes on. The other one may join again.
+//
+// Promise (Package tpvm): A cut after which one task has given the other up leaves no member of a
+// group waiting: the members go on, or get `ErrNotInGroup` and may join again. See also
+// TestGroupTakeoverGivenUp.
+func TestGroupAfterGivingUp(t *testing.T) {
+	const short, long = 200 * time.Millisecond, time.Hour
+	for i, gives := range []string{"coordinator", "other member"} {
+		for _, waits := range []bool{false, true} {
+			bubble(t, fmt.Sprintf("given up by the %s, the other member waits: %v", gives, waits), func(t *testing.T) {
+				ctx := eventually.Context(t)
+				p := newPair(ctx, t, [][]time.Duration{{short, long}, {long, short}}[i]...)
+				from, to := register(t, p.contexts[i], nil), register(t, p.contexts[1-i], nil)
+				var second <-chan error
+				if waits {
+					second = p.barrier(ctx, 1, 2)
+					got(p.members[1].Size(ctx))(t) // its answer comes behind the arrival
+				}
+				p.cut()
+				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
+					t.Fatal(err)
+				}
+				p.Heal()
+				if !waits {
+					second = p.barrier(ctx, 1, 2)
+				}
+				if gives != "coordinator" {
+					must(t, errors.Join(<-p.barrier(ctx, 0, 2), <-second))
+					p.meet(ctx, t)
+					return
+				}
+				if err := <-second; !errors.Is(err, tpvm.ErrNotInGroup) {
+					t.Errorf("the barrier of the member that was given up: %v", err)
+				}
+				if err := <-p.barrier(ctx, 0, 2); !errors.Is(err, tpvm.ErrMemberGone) {
+					t.Errorf("the barrier of the other one: %v", err)
+				}
+				must(t, <-p.barrier(ctx, 0, 1))
+				p.join(ctx, t, 1)
+				if n := p.members[1].Instance(); n != 1 {
+					t.Errorf("the member that has joined again has the number %d", n)
+				}
+				p.meet(ctx, t)
+			})
+		}
 	}
 }
 
@@ -55,7 +121,6 @@ func meet(t *testing.T, members [2]*tpvm.Group) {
 // Promise (Package tpvm): An operation of a group whose coordinator or member is out of reach fails
 // after `WithGiveUp`, or as its ctx ends, with the reason.
 func TestGroupUnreachable(t *testing.T) {
-	bg := context.Background()
 	data := make([]int64, 100_000) // more than a member takes unasked
 	for what, f := range map[string]func(ctx context.Context, g *tpvm.Group) error{
 		"barrier": func(ctx context.Context, g *tpvm.Group) error { return g.Barrier(ctx, 2) },
@@ -84,38 +149,33 @@ func TestGroupUnreachable(t *testing.T) {
 				continue // needs only the coordinator
 			}
 			for how, giveUp := range map[string]time.Duration{"given up": 200 * time.Millisecond, "deadline": time.Hour} {
-				t.Run(what+" by the "+who+", "+how, func(t *testing.T) {
-					t.Parallel()
-					wire := &cable{conns: map[net.Conn]bool{}}
-					tasks, members := groupAcross(t, wire, giveUp)
+				bubble(t, what+" by the "+who+", "+how, func(t *testing.T) {
+					bg := eventually.Context(t)
+					p := newPair(bg, t, giveUp, giveUp)
 					if what == "join" {
-						if _, err := tasks[1-i].Join(bg, "other"); err != nil {
-							t.Fatal(err)
-						}
+						got(p.tasks[1-i].Join(bg, "other"))(t)
 					}
-					wire.cut()
-					ctx, cancel, want := eventually.Context(t), func() {}, lib.ErrUnreachable
+					p.cut()
+					ctx, want := bg, lib.ErrUnreachable
 					if how == "deadline" {
-						awaitDialling(t, tasks[i].Rocl())
+						awaitDialling(t, p.contexts[i])
+						var cancel context.CancelFunc
 						ctx, cancel = context.WithTimeout(bg, 50*time.Millisecond)
+						defer cancel()
 						want = context.DeadlineExceeded
 					}
-					err := f(ctx, members[i])
-					cancel()
-					if !errors.Is(err, want) || !strings.Contains(err.Error(), "127.0.0.1:") {
+					if err := f(ctx, p.members[i]); !errors.Is(err, want) || !strings.Contains(err.Error(), reach) {
 						t.Errorf("%v", err)
 					}
-					wire.mend()
+					p.Heal()
 					if strings.HasPrefix(what, "leave") {
-						if members[1], err = tasks[1].Join(bg, "g"); err != nil {
-							t.Fatal(err)
-						}
+						p.join(bg, t, 1)
 					}
 					eventually.True(t, "the group goes on", func() bool {
-						n, err := members[0].Size(bg)
-						m, err2 := members[1].Size(bg)
+						n, err := p.members[0].Size(bg)
+						m, err2 := p.members[1].Size(bg)
 						if errors.Is(err2, tpvm.ErrNotInGroup) {
-							members[1], err2 = tasks[1].Join(bg, "g")
+							p.members[1], err2 = p.tasks[1].Join(bg, "g")
 						}
 						return err == nil && err2 == nil && n == 2 && m == 2
 					})

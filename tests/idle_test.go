@@ -8,147 +8,64 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"net"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	lib "github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
-	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/tcp"
-	"github.com/rocl-go/rocl/tpvm"
 )
-
-// A cable passes TCP connections on while it is whole.
-type cable struct {
-	mu    sync.Mutex
-	isCut bool
-	conns map[net.Conn]bool
-}
-
-func (c *cable) transport() subsys.Transport {
-	return relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
-		return func(to, from net.Conn) {
-			c.mu.Lock()
-			isCut := c.isCut
-			c.conns[from] = true
-			c.mu.Unlock()
-			if !isCut {
-				_, _ = io.Copy(to, from)
-			}
-			c.mu.Lock()
-			delete(c.conns, from)
-			c.mu.Unlock()
-		}
-	})
-}
-
-// cut breaks all connections, and each later one until mend.
-func (c *cable) cut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.isCut = true
-	for conn := range c.conns {
-		conn.Close()
-	}
-}
-
-func (c *cable) mend() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.isCut = false
-}
 
 // After a cut one context has given the other up, which was idle and knows nothing of it. The first
 // operation of either one succeeds. A stream and a connection end with an error that says so,
 // because the context that gave up has ended its half.
 func TestFirstOperationAfterGivingUp(t *testing.T) {
-	ctx := eventually.Context(t)
-	type ends struct{ near, far *lib.Context }
-	must := func(t *testing.T, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	client := func(t *testing.T, e ends) (*rpc.Client, *rpc.Server) {
-		s, err := rpc.NewServer(ctx, e.far, lib.Attrs{"type": "far"})
-		must(t, err)
-		t.Cleanup(func() { s.Close(ctx) })
-		must(t, rpc.Register(s, "twice", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
-		must(t, rpc.RegisterStream(s, "count", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
-			return func(yield func([]byte, error) bool) {
-				for i := range n {
-					p := make([]byte, 64<<10) // some batches
-					p[0] = byte(i)
-					if !yield(p, nil) {
-						return
-					}
-				}
-			}
-		}))
-		c, err := rpc.NewClient(ctx, e.near)
-		must(t, err)
-		t.Cleanup(func() { c.Close() })
-		return c, s
-	}
 	for what, c := range map[string]struct {
-		prepare func(t *testing.T, e ends) (first func() error) // uses the link, and leaves it idle
-		mayEnd  bool                                            // what prepare began
+		prepare func(ctx context.Context, t *testing.T, near, far *upper) (first func() error) // uses the link, and leaves it idle
+		mayEnd  bool                                                                           // what prepare began
 	}{
-		"call": {prepare: func(t *testing.T, e ends) func() error {
-			c, s := client(t, e)
-			call := func() error { _, err := rpc.Call[int, int](ctx, c, s.ID(), "twice", 1); return err }
-			must(t, call())
-			return call
+		"call": {prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
+			must(t, rpc.Register(far.server, "twice", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
+			return func() error { _, err := rpc.Call[int, int](ctx, near.client, far.server.ID(), "twice", 1); return err }
 		}},
-		"stream": {mayEnd: true, prepare: func(t *testing.T, e ends) func() error {
-			c, s := client(t, e)
-			const n = 100
-			next, stop := iter.Pull2(rpc.Stream[int, []byte](ctx, c, s.ID(), "count", n))
-			t.Cleanup(stop)
-			_, err, _ := next()
-			must(t, err)
-			return func() error {
-				for i := 1; ; i++ {
-					p, err, ok := next()
-					switch {
-					case err != nil:
-						return err
-					case !ok && i != n, ok && p[0] != byte(i):
-						return fmt.Errorf("%d results, more: %v", i, ok)
-					case !ok:
-						return nil
+		"stream": {mayEnd: true, prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
+			must(t, rpc.RegisterStream(far.server, "count", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+				return func(yield func([]byte, error) bool) {
+					for i := range n {
+						p := make([]byte, 64<<10) // some batches
+						p[0] = byte(i)
+						if !yield(p, nil) {
+							return
+						}
 					}
 				}
+			}))
+			const n = 100
+			next, stop := iter.Pull2(rpc.Stream[int, []byte](ctx, near.client, far.server.ID(), "count", n))
+			t.Cleanup(stop)
+			got, last := 0, 1
+			return func() error { // first one result, then the rest
+				for ; got < last; got++ {
+					p, err, ok := next()
+					if err != nil || !ok || p[0] != byte(got) {
+						return errors.Join(err, fmt.Errorf("result %d is not there: %v", got, ok))
+					}
+				}
+				last = n
+				return nil
 			}
 		}},
-		"region": {prepare: func(t *testing.T, e ends) func() error {
-			origin, err := bulk.Open(ctx, e.far)
-			must(t, err)
-			t.Cleanup(func() { origin.Close(ctx) })
-			ep, err := bulk.Open(ctx, e.near)
-			must(t, err)
-			t.Cleanup(func() { ep.Close(ctx) })
-			r, err := origin.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20)))
-			must(t, err)
-			move := func() error {
-				_, err := ep.Push(ctx, r.Handle(), 0, make([]byte, 4<<20))
-				_, err2 := ep.Pull(ctx, r.Handle(), 0, make([]byte, 4<<20))
+		"region": {prepare: func(ctx context.Context, _ *testing.T, near, far *upper) func() error {
+			return func() error {
+				_, err := near.ep.Push(ctx, far.memory, 0, make([]byte, 4<<20))
+				_, err2 := near.ep.Pull(ctx, far.memory, 0, make([]byte, 4<<20))
 				return errors.Join(err, err2)
 			}
-			must(t, move())
-			return move
 		}},
-		"connection": {mayEnd: true, prepare: func(t *testing.T, e ends) func() error {
-			l, err := netrocl.Listen(ctx, e.far, lib.Attrs{"name": "far"})
-			must(t, err)
+		"connection": {mayEnd: true, prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
+			l := got(netrocl.Listen(ctx, far.Context, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { l.Close() })
 			go func() {
 				if conn, err := l.Accept(); err == nil {
@@ -156,71 +73,49 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			conn, err := netrocl.Dial(ctx, e.near, lib.Attrs{"name": "far"})
-			must(t, err)
+			conn := got(netrocl.Dial(ctx, near.Context, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { conn.Close() })
-			echo := func() error {
+			return func() error {
 				_, err := conn.Write([]byte("hello"))
 				if err == nil {
 					_, err = io.ReadFull(conn, make([]byte, 5))
 				}
 				return err
 			}
-			must(t, echo())
-			return echo
 		}},
-		"task": {prepare: func(t *testing.T, e ends) func() error {
-			var tasks []*tpvm.Task
-			for _, c := range []*lib.Context{e.near, e.far} {
-				task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM(t.Name()))
-				must(t, err)
-				t.Cleanup(func() { task.Exit(ctx) })
-				tasks = append(tasks, task)
-			}
-			send := func() error {
-				if err := tasks[0].SendPacked(ctx, tasks[1].ID(), 1, "hello"); err != nil {
+		"task": {prepare: func(ctx context.Context, _ *testing.T, near, far *upper) func() error {
+			return func() error {
+				if err := near.task.SendPacked(ctx, far.task.ID(), 1, "hello"); err != nil {
 					return err
 				}
-				m, err := tasks[1].Recv(ctx, tasks[0].ID(), 1)
+				m, err := far.task.Recv(ctx, near.task.ID(), 1)
 				if err == nil {
 					m.Release()
 				}
 				return err
 			}
-			must(t, send())
-			return send
 		}},
 	} {
-		for _, isNear := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, near gives up: %v", what, isNear), func(t *testing.T) {
-				t.Parallel()
-				wire, sock := &cable{conns: map[net.Conn]bool{}}, socket(t)
-				open := func(isShort bool) *lib.Context {
-					opts := []lib.Option{lib.WithSocket(sock), lib.WithTransports(wire.transport()), lib.WithUndelivered(func(lib.Undelivered) {})}
-					if isShort {
+		for i, givesUp := range []string{"near", "far"} {
+			bubble(t, what+", given up by the "+givesUp, func(t *testing.T) {
+				ctx, wire := eventually.Context(t), newWire(t)
+				var ends [2]*upper
+				for end, name := range []string{"near", "far"} {
+					opts := []lib.Option{lib.WithLinger(0)}
+					if end == i {
 						opts = append(opts, lib.WithGiveUp(200*time.Millisecond))
 					}
-					c, err := lib.Open(ctx, opts...)
-					must(t, err)
-					t.Cleanup(func() { c.Close() })
-					return c
+					ends[end] = newUpper(ctx, t, name, wire.open(t, end, opts...))
 				}
-				e := ends{far: open(!isNear), near: open(isNear)}
-				gives, idle := e.near, e.far
-				if !isNear {
-					gives, idle = idle, gives
-				}
-				from, err := gives.Register(ctx, nil)
-				must(t, err)
-				to, err := idle.Register(ctx, nil)
-				must(t, err)
-				first := c.prepare(t, e)
+				from, to := register(t, ends[i].Context, nil), register(t, ends[1-i].Context, nil)
+				operation := c.prepare(ctx, t, ends[0], ends[1])
+				must(t, operation())
 				wire.cut()
 				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
 					t.Fatal(err)
 				}
-				wire.mend()
-				err = first()
+				wire.Heal()
+				err := operation()
 				isReported := errors.Is(err, lib.ErrGone) || errors.Is(err, lib.ErrUnreachable) || errors.Is(err, syscall.ECONNRESET)
 				if err != nil && !(c.mayEnd && isReported) || errors.Is(err, context.Canceled) {
 					t.Error(err)

@@ -20,26 +20,17 @@ func TestKeyFiles(t *testing.T) {
 		t.Skip("only root can make files for another user")
 	}
 	const user, group, other = 54321, 54322, 54323
-	if err := os.Chmod(filepath.Dir(dirserver), 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(filepath.Dir(dirserver), 0o711))
 	const key = "0123456789abcdef0123456789abcdef\n"
 	secrets := filepath.Dir(socket(t))
-	if err := os.Chmod(secrets, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(secrets, 0o711))
 	write := func(name string, mode os.FileMode, gid int) string {
 		path := filepath.Join(secrets, name)
-		if err := errors.Join(os.WriteFile(path, []byte(key), 0o600), os.Chown(path, 0, gid), os.Chmod(path, mode)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(path, []byte(key), 0o600), os.Chown(path, 0, gid), os.Chmod(path, mode)))
 		return path
 	}
 	opened := func(path string) *os.File {
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := got(os.Open(path))(t)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -50,9 +41,7 @@ func TestKeyFiles(t *testing.T) {
 		}
 		t.Cleanup(func() { r.Close() })
 		_, err = w.WriteString(key)
-		if err := errors.Join(err, w.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, w.Close()))
 		return r
 	}
 	for name, c := range map[string]struct {
@@ -71,9 +60,7 @@ func TestKeyFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sock := socket(t)
-			if err := os.Chown(filepath.Dir(sock), user, user); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chown(filepath.Dir(sock), user, user))
 			cmd := exec.Command(dirserver, "--socket", sock, "--bind", freePort(t), "--key-file", c.file)
 			cmd.Dir, cmd.Env = filepath.Dir(sock), []string{"HOME=" + filepath.Dir(sock)}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user, Groups: []uint32{group}}}
@@ -84,7 +71,7 @@ func TestKeyFiles(t *testing.T) {
 				startCommand(t, `"serving"`, cmd)
 				return
 			}
-			_, errOut, code := runCommand(t, eventually.Patience, cmd)
+			_, errOut, code := runCommand(t, eventually.Timeout, cmd)
 			if code != 2 || !strings.Contains(errOut, c.reason) {
 				t.Errorf("exit code %d: %s", code, errOut)
 			}

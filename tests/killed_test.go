@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -46,19 +45,15 @@ type (
 	}
 )
 
-// mortally returns the options of a peer that is killed after so many frames.
-func mortally(frames string) ([]lib.Option, error) {
-	n, err := strconv.Atoi(frames)
-	if err != nil {
-		return nil, err
-	}
-	var tr subsys.Transport = tcp.New()
+// mortally returns the transport of a peer that is killed after as many frames as the environment
+// says.
+func mortally(t testing.TB) subsys.Transport {
+	m := mortal{tcp.New(), new(atomic.Int64)}
 	if os.Getenv("ROCL_TEST_SHM") != "" {
-		tr = shm.New()
+		m.Transport = shm.New()
 	}
-	m := mortal{tr, new(atomic.Int64)}
-	m.left.Store(int64(n))
-	return []lib.Option{lib.WithTransports(m)}, nil
+	m.left.Store(int64(got(strconv.Atoi(os.Getenv("ROCL_TEST_MORTAL")))(t)))
+	return m
 }
 
 // passes counts one frame that has been handed on.
@@ -90,10 +85,7 @@ func (m mortal) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 		return &mortalSink{s, outer, m}
 	}
 	p, err := m.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return &mortalPort{p, m}, nil
+	return &mortalPort{p, m}, err
 }
 
 func (p *mortalPort) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
@@ -142,39 +134,29 @@ func (s *mortalSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, err
 func (s *mortalSink) Writable(subsys.Conn)          { s.Sink.Writable(s.c) }
 func (s *mortalSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 
-// atEveryFrame runs f, over TCP and over shared memory, with processes that are killed after their
-// first frame, after their second one, and so on. It ends when f reports that its process has lived
-// through all frames.
-func atEveryFrame(t *testing.T, f func(t *testing.T, name string) (lived bool)) {
+// atEveryFrame runs f, over TCP and over shared memory, and what f returns, with the names of
+// processes that are killed after their first frame, after their second one, and so on. It ends
+// when a process has lived through all frames.
+func atEveryFrame(t *testing.T, f func(t *testing.T, sock string, c *lib.Context) (lives func(name string) bool)) {
 	step := 1
 	if testing.Short() {
 		step = 5
 	}
-	for _, transport := range []string{"tcp", "shm"} {
-		t.Run(transport, func(t *testing.T) {
-			if transport == "shm" {
-				t.Setenv("ROCL_TEST_SHM", "adaptive")
+	overBoth(t, func(t *testing.T, opts ...lib.Option) {
+		sock := socket(t)
+		c := open(t, sock, append(opts, lib.WithUndelivered(func(u lib.Undelivered) { t.Errorf("reported: %+v", u) }))...)
+		lives := f(t, sock, c)
+		for n := 1; ; n += step {
+			t.Setenv("ROCL_TEST_MORTAL", strconv.Itoa(n))
+			if lives(fmt.Sprint("mortal", n)) {
+				t.Logf("killed at %d places", (n-1)/step)
+				return
 			}
-			for n := 1; ; n += step {
-				t.Setenv("ROCL_TEST_MORTAL", strconv.Itoa(n))
-				if f(t, fmt.Sprint("mortal", n)) {
-					t.Logf("killed at %d places", (n-1)/step)
-					return
-				}
-				if n > 1000 {
-					t.Fatal("a process is killed after a thousand frames: the calls have no end")
-				}
+			if n > 1000 {
+				t.Fatal("a process is killed after a thousand frames: the calls have no end")
 			}
-		})
-	}
-}
-
-// only returns the option for a context of this process that has one transport.
-func only() lib.Option {
-	if os.Getenv("ROCL_TEST_SHM") != "" {
-		return lib.WithTransports(shm.New())
-	}
-	return lib.WithTransports(tcp.New())
+		}
+	})
 }
 
 var requestSizes = []int{100, 20_000, 600_000} // in a batch, in a frame alone, in pieces or lent
@@ -183,135 +165,80 @@ var requestSizes = []int{100, 20_000, 600_000} // in a batch, in a frame alone, 
 // the last of the reply. The call returns its whole reply, or ErrGone, a monitor reports the end,
 // and nothing is reported as undelivered.
 func TestCallServerKilledAtEveryFrame(t *testing.T) {
-	var c *lib.Context
-	var r *lib.Resource
-	var sock, of string
-	atEveryFrame(t, func(t *testing.T, name string) (lived bool) {
-		if of != t.Name() {
-			of, sock = t.Name(), socket(t)
-			c = open(t, sock, only(), lib.WithUndelivered(func(u lib.Undelivered) { t.Errorf("reported: %+v", u) }))
-			r = register(t, c, nil)
-		}
-		s := peer(t, "replier", sock, name)
-		ctx := eventually.Context(t)
-		to, err := c.Find(ctx, lib.Match{"peer": name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		lived = true
-		for i, size := range requestSizes {
-			p := bytes.Repeat([]byte{byte(1 + i)}, size)
-			m, err := r.CallBytes(ctx, to.ID, replies, p)
-			if err != nil {
-				if !errors.Is(err, lib.ErrGone) {
-					t.Fatalf("%s, call of %d bytes: %v", name, size, err)
+	atEveryFrame(t, func(t *testing.T, sock string, c *lib.Context) func(name string) bool {
+		r := register(t, c, nil)
+		return func(name string) bool {
+			s := peer(t, "replier", sock, name)
+			ctx := eventually.Context(t)
+			to := got(c.Find(ctx, lib.Match{"peer": name}))(t)
+			lives := true
+			for i := 0; lives && i < len(requestSizes); i++ {
+				p := bytes.Repeat([]byte{byte(1 + i)}, requestSizes[i])
+				m, err := r.CallBytes(ctx, to.ID, 0, p)
+				if lives = err == nil; lives {
+					if !bytes.Equal(m.Bytes(), p) {
+						t.Fatalf("%s, call of %d bytes: another reply", name, len(p))
+					}
+					m.Release()
+				} else if !errors.Is(err, lib.ErrGone) {
+					t.Fatalf("%s, call of %d bytes: %v", name, len(p), err)
 				}
-				lived = false
-				break
 			}
-			if !bytes.Equal(m.Bytes(), p) {
-				t.Fatalf("%s, call of %d bytes: another reply", name, size)
+			const ended = 7
+			got(r.Monitor(ctx, to.ID, ended))(t)
+			if lives {
+				s.Kill()
+			}
+			m := got(r.Recv(ctx))(t)
+			if !m.IsGone() || m.Tag() != ended || m.From() != to.ID {
+				t.Fatalf("%s: not the end, but tag %d from %v", name, m.Tag(), m.From())
 			}
 			m.Release()
+			if n := c.Stats().Calls; n != 0 {
+				t.Errorf("%s: %d calls are left", name, n)
+			}
+			return lives
 		}
-		const ended = 7
-		if _, err := r.Monitor(ctx, to.ID, ended); err != nil {
-			t.Fatal(err)
-		}
-		if lived {
-			s.kill(t)
-		}
-		m, err := r.Recv(ctx)
-		if err != nil || !m.IsGone() || m.Tag() != ended || m.From() != to.ID {
-			t.Fatalf("%s: not the end: %v", name, err)
-		}
-		m.Release()
-		if n := c.Stats().Calls; n != 0 {
-			t.Errorf("%s: %d calls are left", name, n)
-		}
-		return lived
 	})
-}
-
-// asker calls {server=yes} with requests of all sizes at the same time, and ends.
-func asker(c *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
-	r, err := c.Register(ctx, who)
-	if err != nil {
-		return err
-	}
-	server, err := c.Find(ctx, lib.Match{"server": "yes"})
-	if err != nil {
-		return err
-	}
-	fmt.Println("registered")
-	var all sync.WaitGroup
-	for _, size := range requestSizes {
-		all.Go(func() {
-			m, err := r.CallBytes(ctx, server.ID, 0, make([]byte, size))
-			if err != nil || m.Len() != size {
-				fmt.Println("call:", err)
-				return
-			}
-			m.Release()
-		})
-	}
-	all.Wait()
-	fmt.Println("lived")
-	select {}
 }
 
 // The process of a caller is killed at every frame. Each reply to it succeeds or fails with
 // ErrGone, and nothing is reported as undelivered. The memory of requests and replies comes back,
 // and the server goes on.
 func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
-	var c *lib.Context
-	var server, client *lib.Resource
-	var sock, of string
-	atEveryFrame(t, func(t *testing.T, name string) (lived bool) {
-		if of != t.Name() {
-			of, sock = t.Name(), socket(t)
-			c = open(t, sock, only(), lib.WithUndelivered(func(u lib.Undelivered) { t.Errorf("reported: %+v", u) }))
-			server, client = register(t, c, lib.Attrs{"server": "yes"}), register(t, c, nil)
-			ctx, stop := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() {
-				ended <- server.Handle(ctx, func(m *lib.Message) {
-					var err error
-					if b := m.Buffer(); m.Len()%200 != 0 {
-						b.Release()
-						err = server.ReplyBytes(ctx, m, m.Bytes())
-					} else if err = server.Reply(ctx, m, b); err != nil {
-						b.Release()
-					}
-					if err != nil && !errors.Is(err, lib.ErrGone) {
-						t.Errorf("reply of %d bytes: %v", m.Len(), err)
-					}
-				}, lib.EachInOwn())
-			}()
-			t.Cleanup(func() {
-				stop()
-				if err := <-ended; err != nil {
-					t.Error(err)
+	atEveryFrame(t, func(t *testing.T, sock string, c *lib.Context) func(name string) bool {
+		server, client := register(t, c, lib.Attrs{"server": "yes"}), register(t, c, nil)
+		ctx, stop := context.WithCancel(bg)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- server.Handle(ctx, func(m *lib.Message) {
+				var err error
+				if b := m.Buffer(); m.Len()%200 != 0 {
+					b.Release()
+					err = server.ReplyBytes(ctx, m, m.Bytes())
+				} else if err = server.Reply(ctx, m, b); err != nil {
+					b.Release()
 				}
-			})
-		}
-		p := peer(t, "asker", sock, name)
-		for line := range p.lines { // until the process has been killed, or has lived
-			if line == "lived" {
-				lived = true
-				break
+				if err != nil && !errors.Is(err, lib.ErrGone) {
+					t.Errorf("reply of %d bytes: %v", m.Len(), err)
+				}
+			}, lib.EachInOwn())
+		}()
+		t.Cleanup(func() { stop(); must(t, <-ended) })
+		return func(name string) (lives bool) {
+			p := peer(t, "asker", sock, name)
+			for line := range p.Lines { // until the process has been killed, or has lived
+				if line == "lived" {
+					lives = true
+					break
+				}
+				t.Errorf("%s: %s", name, line)
 			}
-			t.Errorf("%s: %s", name, line)
+			p.Kill()
+			eventually.True(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
+			eventually.True(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
+			got(client.CallBytes(eventually.Context(t), server.ID(), 1, []byte("still there?")))(t).Release()
+			return lives
 		}
-		p.kill(t)
-		eventually.True(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
-		eventually.True(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
-		m, err := client.CallBytes(eventually.Context(t), server.ID(), 1, []byte("still there?"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
-		return lived
 	})
 }

@@ -17,10 +17,7 @@ func fullest(t *testing.T) lib.Attrs {
 	t.Helper()
 	a := lib.Attrs{"name": "huge", "a": strings.Repeat("a", resource.MaxValue), "b": ""}
 	size := func() int {
-		l, err := resource.NewPattern(resource.Match(a))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := got(resource.NewPattern(resource.Match(a)))(t)
 		return len(l.Wire())
 	}
 	a["b"] = strings.Repeat("b", resource.MaxList-size())
@@ -39,10 +36,7 @@ func TestLargestList(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	c, other := open(t, sock), open(t, sock)
-	r, err := c.Register(ctx, attrs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := got(c.Register(ctx, attrs))(t)
 	for _, c := range []*lib.Context{c, other} {
 		check := func(how string, f lib.Found, err error) {
 			t.Helper()

@@ -5,12 +5,12 @@ package tests
 
 import (
 	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 const module = "github.com/rocl-go/rocl"
@@ -18,14 +18,14 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
+	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/must": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/internal/index": 1,
-	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/histogram": 0,
+	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/histogram": 0, "internal/testkit/try": -2,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/testkit/relay": 2,
 	"subsys/inproc": 3, "subsys/simnet": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
-	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/patience": 0, "dispatch/internal/list": 0,
+	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/spin": 0, "dispatch/internal/list": 0,
 	"dispatch":                    4,
 	"directory/internal/database": 2, "directory/internal/wire": 3,
 	"directory/strategy":        1,
@@ -134,61 +134,30 @@ func TestMayImport(t *testing.T) {
 
 // Promise (Source tree): Packages import one way.
 func TestLayers(t *testing.T) {
-	root := ".."
-	seen := 0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && path != root {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, filepath.Dir(path))
-		if err != nil {
-			return err
-		}
-		pkg := filepath.ToSlash(rel)
+	for _, f := range got(tree.Go("..", parser.ImportsOnly, tree.IsCode))(t) {
+		pkg := f.Folder()
 		if pkg == "." {
 			pkg = ""
 		}
 		for _, im := range f.Imports {
 			p, _ := strconv.Unquote(im.Path.Value)
-			seen++
 			switch {
 			case p == module || strings.HasPrefix(p, module+"/"):
 				dep := strings.TrimPrefix(strings.TrimPrefix(p, module), "/")
 				if !mayImport(pkg, dep) {
-					t.Errorf("%s imports %s: package %s stands on the public face alone", path, p, pkg)
+					t.Errorf("%s imports %s: package %s stands on the public face alone", f.Path, p, pkg)
 				}
 				if pkg == "context" && strings.HasPrefix(dep, "subsys/") {
 					continue // the default transports are named here, visibly
 				}
 				if height(pkg) < 100 && height(dep) >= height(pkg) {
-					t.Errorf("%s imports %s, which is not below it", path, p)
+					t.Errorf("%s imports %s, which is not below it", f.Path, p)
 				}
 			case strings.Contains(strings.Split(p, "/")[0], ".") && height(pkg) < 100 && pkg != "rocltest":
-				ok := false
-				for _, m := range thirdParty[pkg] {
-					ok = ok || p == m || strings.HasPrefix(p, m+"/")
-				}
-				if !ok {
-					t.Errorf("%s imports %s, which package %q may not", path, p, pkg)
+				if !slices.ContainsFunc(thirdParty[pkg], func(m string) bool { return p == m || strings.HasPrefix(p, m+"/") }) {
+					t.Errorf("%s imports %s, which package %q may not", f.Path, p, pkg)
 				}
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if seen < 50 {
-		t.Fatalf("only %d imports seen: the test looks in the wrong place", seen)
 	}
 }

@@ -22,21 +22,15 @@ const changing = 50
 
 // restless serves the node and changes its resources all the time. A checksum in each attribute
 // list shows whether the list is whole.
-func restless(c *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
+func restless(t testing.TB, c *lib.Context, who lib.Attrs) {
 	rs := make([]*lib.Resource, changing)
 	for i := range rs {
-		var err error
-		if rs[i], err = c.Register(ctx, summed(who, i, 0)); err != nil {
-			return err
-		}
+		rs[i] = got(c.Register(bg, summed(who, i, 0)))(t)
 	}
 	fmt.Println("registered")
 	for round := 1; ; round++ {
 		i := rand.IntN(len(rs))
-		if err := rs[i].Update(ctx, summed(who, i, round)); err != nil {
-			return err
-		}
+		must(t, rs[i].Update(bg, summed(who, i, round)))
 	}
 }
 
@@ -63,14 +57,8 @@ func TestIndexWriterKilled(t *testing.T) {
 	for round := range 8 {
 		name := fmt.Sprint("restless ", round)
 		p := peer(t, "restless", sock, name)
-		c, err := lib.Open(ctx, lib.WithSocket(sock))
-		if err != nil {
-			t.Fatal(err)
-		}
-		mine, err := c.Register(ctx, lib.Attrs{"mine": name})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := got(lib.Open(ctx, lib.WithSocket(sock)))(t)
+		mine := got(c.Register(ctx, lib.Attrs{"mine": name}))(t)
 		look := func() error {
 			want := fmt.Sprint(rand.IntN(changing))
 			f, err := c.Find(ctx, lib.Match{"peer": name, "i": want})
@@ -87,25 +75,19 @@ func TestIndexWriterKilled(t *testing.T) {
 			return nil
 		}
 		for until := 2000 + rand.Uint64N(20_000); c.Stats().Mapped < until; {
-			if err := look(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, look())
 		}
-		if err := p.cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = p.Wait()
-		eventually.True(t, "the resources of a dead process are not found", func() bool { err = look(); return err != nil })
-		if !errors.Is(err, lib.ErrNotFound) {
-			t.Fatalf("of a dead process: %v", err)
+		p.Kill()
+		var gone error
+		eventually.True(t, "the resources of a dead process are not found", func() bool { gone = look(); return gone != nil })
+		if !errors.Is(gone, lib.ErrNotFound) {
+			t.Fatalf("of a dead process: %v", gone)
 		}
 		t.Logf("%d answers in place", c.Stats().Mapped)
 		if f, err := c.Find(ctx, lib.Match{"mine": name}); err != nil || f.ID != mine.ID() {
 			t.Fatal(f, err)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Close())
 	}
 }
 
@@ -115,19 +97,14 @@ func TestIndexWriterStopped(t *testing.T) {
 	ctx := eventually.Context(t)
 	sock := socket(t)
 	p := peer(t, "restless", sock, "stopped")
-	c, err := lib.Open(ctx, lib.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := got(lib.Open(ctx, lib.WithSocket(sock)))(t)
 	defer c.Close()
 	eventually.True(t, "questions are answered from the index", func() bool {
-		if _, err := c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}); err != nil {
-			t.Fatal(err)
-		}
+		got(c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}))(t)
 		return c.Stats().Mapped > 0
 	})
 	for range 20 {
-		signal(t, p.cmd.Process.Pid, syscall.SIGSTOP)
+		p.signal(t, syscall.SIGSTOP)
 		read := 0
 		for i := range changing { // at most one is being changed
 			short, done := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -142,8 +119,6 @@ func TestIndexWriterStopped(t *testing.T) {
 		if read < changing/2 { // a part of the index may be locked too
 			t.Errorf("of %d resources %d are read while the writer is stopped", changing, read)
 		}
-		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		p.signal(t, syscall.SIGCONT)
 	}
 }

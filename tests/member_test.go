@@ -5,10 +5,7 @@ package tests
 import (
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
@@ -42,10 +39,7 @@ func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 // living contexts have is never denied for certain. See also TestMembership.
 func TestMembersWithoutDaemons(t *testing.T) {
 	nice.Raise(t) // a node that is not taken over within a second is dead
-	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	key := clusterKey(t)
 	ctx := eventually.Context(t)
 	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}
 	as := func(i int) cluster.Member { // each has the addresses of the two others: a new process must reach one of them
@@ -67,10 +61,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	me := open(t, sockets[2], lib.WithCluster("test"), lib.WithMember(as(2)), lib.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil))))
 	mine := register(t, me, lib.Attrs{"who": "me"})
 	for _, who := range []string{"first", "stays", "at a daemon"} {
-		eventually.True(t, "the nodes have met", func() bool {
-			_, err := me.Find(ctx, lib.Match{"who": who})
-			return err == nil
-		})
+		awaitFound(t, me, lib.Match{"who": who})
 	}
 	for _, sock := range sockets {
 		eventually.True(t, "the others find what a context serves", func() bool {
@@ -78,10 +69,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 			return code == 0 && strings.Contains(out, mine.ID().String())
 		})
 	}
-	before, err := me.Find(ctx, lib.Match{"who": "stays"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := got(me.Find(ctx, lib.Match{"who": "stays"}))(t)
 	// steady asks until the resource is found, and for a while longer. The answer may come late,
 	// but must not be wrong.
 	steady := func(what string) {
@@ -98,37 +86,26 @@ func TestMembersWithoutDaemons(t *testing.T) {
 			return good == 500
 		})
 	}
-	first.kill(t)
+	first.Kill()
 	steady("killed")
 	if _, err := me.Find(ctx, lib.Match{"who": "first"}); !errors.Is(err, lib.ErrNotFound) {
 		t.Errorf("what was killed: %v", err)
 	}
 	d := daemon(0)
 	steady("a daemon takes over")
-	d.kill(t)
+	d.Kill()
 	steady("the daemon is killed")
 	d = daemon(0)
 	steady("a daemon takes over again")
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Wait(); err != nil {
-		t.Error(err)
-	}
+	d.stop(t)
 	steady("the daemon has ended")
 	if out, code := run(t, "", rocl, "find", "--socket", sockets[0], "who=me"); code != 0 {
 		t.Errorf("the node that was taken over finds %q, exit code %d", out, code)
 	}
 	// Messages go from node to node both ways.
 	there := asMember(t, as(0), func() *child { return start(t, "receiving", rocl, "recv", "--socket", sockets[0], "who=receiver") })
-	var f lib.Found
-	eventually.True(t, "the receiver is found", func() (ok bool) {
-		f, err = me.Find(ctx, lib.Match{"who": "receiver"})
-		return err == nil
-	})
-	if err := mine.SendBytes(ctx, f.ID, 0, []byte("across\n")); err != nil {
-		t.Fatal(err)
-	}
+	f := awaitFound(t, me, lib.Match{"who": "receiver"})
+	must(t, mine.SendBytes(ctx, f.ID, 0, []byte("across\n")))
 	there.until(t, "across")
 	if _, code := run(t, "back", rocl, "send", "--socket", sockets[0], "who=me"); code != 0 {
 		t.Errorf("rocl send: exit code %d", code)
@@ -206,14 +183,9 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 	}
 	stop := func(d *child) {
 		t.Helper()
-		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Wait(); err != nil {
-			t.Error(err)
-		}
+		d.stop(t)
 	}
-	d.kill(t)
+	d.Kill()
 	uncertain("the daemon was killed")
 	d = daemon(0)
 	found()

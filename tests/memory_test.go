@@ -21,23 +21,29 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tls"
-	"github.com/rocl-go/rocl/tpvm"
 )
 
 // longMemory makes the tests of little memory and of abandoned calls long.
 var longMemory = flag.Bool("long-memory", false, "more data, limits and calls in tests of what uses memory: minutes")
 
-// A memoryCase is two contexts that may have little memory. Each operation moves large data from
-// one to two.
+// A memoryCase is two contexts that may have little memory, with a resource and the packages above
+// the library on each. Each operation moves large data from one to two.
 type memoryCase struct {
 	ctx      context.Context
-	one, two *lib.Context
+	one, two *upper
 	a, b     *lib.Resource
-	ep, at   *bulk.Endpoint // of one and of two
-	client   *rpc.Client    // of one
-	server   *rpc.Server    // of two
-	back     *rpc.Client    // of two
-	source   *rpc.Server    // of one
+}
+
+// tooLarge is the test of an operation that may end with ErrTooLarge. Then the rest of it is
+// skipped.
+type tooLarge struct{ testing.TB }
+
+func (t tooLarge) Fatal(why ...any) {
+	t.Helper()
+	if err, ok := why[0].(error); ok && errors.Is(err, lib.ErrTooLarge) {
+		t.Skip(err)
+	}
+	t.TB.Fatal(why...)
 }
 
 // Sizes of the data. With -long-memory they are four times as large.
@@ -47,158 +53,142 @@ var (
 	payload = bytes.Repeat([]byte("0123456789abcdef"), 24<<20/16)
 )
 
-// received checks the bytes of what has come, which are the beginning of the payload.
-func received(p []byte, n int) error {
+// checkReceived checks the bytes of what has come, which are the beginning of the payload.
+func checkReceived(t testing.TB, p []byte, n int) {
+	t.Helper()
 	if len(p) != n || !bytes.Equal(p, payload[:n]) {
-		return fmt.Errorf("%d bytes came, and not the %d that were sent", len(p), n)
+		t.Errorf("%d bytes came, and not the %d that were sent", len(p), n)
 	}
-	return nil
 }
 
-// exchange runs send, and takes a message of n bytes at b if send succeeds.
-func (c *memoryCase) exchange(n int, send func() error) error {
-	if err := send(); err != nil {
-		return err
-	}
-	m, err := c.b.Recv(c.ctx)
-	if err != nil {
-		return err
-	}
+// checkMessage is checkReceived for a message, which it releases.
+func checkMessage(t testing.TB, m *lib.Message, n int) {
+	t.Helper()
 	defer m.Release()
-	return received(m.Bytes(), n)
+	checkReceived(t, m.Bytes(), n)
 }
 
 // lent returns plain memory as a buffer, which needs none of the context's memory.
 func (c *memoryCase) lent(n int) *lib.Buffer { return c.one.Lend(payload[:n], func() {}) }
 
-func (c *memoryCase) send(n int) error {
-	return c.exchange(n, func() error {
-		b := c.lent(n)
-		err := c.a.Send(c.ctx, c.b.ID(), 1, b)
-		if err != nil {
-			b.Release()
-		}
-		return err
-	})
+func (c *memoryCase) send(t testing.TB, n int) {
+	b := c.lent(n)
+	if err := c.a.Send(c.ctx, c.b.ID(), 1, b); err != nil {
+		b.Release()
+		t.Fatal(err)
+	}
+	checkMessage(t, got(c.b.Recv(c.ctx))(t), n)
 }
 
-// replies answers one call at a with n bytes of plain memory. The result gets the error of Reply.
-func (c *memoryCase) replies(n int) chan error {
-	done := make(chan error, 1)
+// call answers one call at a with n bytes of plain memory.
+func (c *memoryCase) call(t testing.TB, n int, call func() (*lib.Message, error)) {
+	replied := make(chan error, 1)
 	go func() {
 		m, err := c.a.Recv(c.ctx)
-		if err != nil {
-			done <- err
-			return
+		if err == nil {
+			b := c.lent(n)
+			if err = c.a.Reply(c.ctx, m, b); err != nil {
+				b.Release()
+			}
+			m.Release()
 		}
-		b := c.lent(n)
-		if err = c.a.Reply(c.ctx, m, b); err != nil {
-			b.Release()
-		}
-		m.Release()
-		done <- err
+		replied <- err
 	}()
-	return done
-}
-
-func (c *memoryCase) call(n int, call func() (*lib.Message, error)) error {
-	replied := c.replies(n)
 	m, err := call()
-	if err == nil {
-		err = received(m.Bytes(), n)
-		m.Release()
-	}
-	if e := <-replied; err == nil && e != nil {
-		err = e
-	}
-	return err
+	failed := <-replied
+	checkMessage(t, got(m, err)(t), n)
+	must(t, failed)
 }
 
-func (c *memoryCase) region(parts ...bulk.Segment) (bulk.Handle, func()) {
-	r, err := c.ep.Expose(bulk.ReadOnly, parts...)
-	if err != nil {
-		panic(err)
-	}
-	return r.Handle(), func() { _ = r.Revoke(c.ctx) }
+func (c *memoryCase) expose(t testing.TB, ep *bulk.Endpoint, rights bulk.Rights, parts ...bulk.Segment) bulk.Handle {
+	r := got(ep.Expose(rights, parts...))(t)
+	t.Cleanup(func() { _ = r.Revoke(c.ctx) })
+	return r.Handle()
 }
 
-// scattered returns n bytes in segments that the origin gathers into messages.
-func scattered(n int) (all []bulk.Segment) {
-	for at := 0; at < n; at += 10_000 {
-		all = append(all, bulk.Bytes(payload[at:min(at+10_000, n)]))
+// plain returns large data in one segment, and scattered in many that the origin gathers into
+// messages.
+func plain() []bulk.Segment { return []bulk.Segment{bulk.Bytes(payload[:large])} }
+
+func scattered() (all []bulk.Segment) {
+	for at := 0; at < large; at += 10_000 {
+		all = append(all, bulk.Bytes(payload[at:min(at+10_000, large)]))
 	}
 	return all
 }
 
-func (c *memoryCase) pull(n int, parts ...bulk.Segment) error {
-	h, done := c.region(parts...)
-	defer done()
-	dst := make([]byte, n)
-	if _, err := c.at.Pull(c.ctx, h, 0, dst); err != nil {
-		return err
-	}
-	return received(dst, n)
+// pull pulls into memory that is divided at the given places.
+func (c *memoryCase) pull(t testing.TB, parts []bulk.Segment, at ...int) {
+	h := c.expose(t, c.one.ep, bulk.ReadOnly, parts...)
+	dst := make([]byte, large)
+	got(c.two.ep.Pull(c.ctx, h, 0, divided(dst, at)...))(t)
+	checkReceived(t, dst, large)
 }
 
-func (c *memoryCase) pipeline(n int, opts []bulk.Option, parts ...bulk.Segment) error {
-	h, done := c.region(parts...)
-	defer done()
-	var got []byte
-	for p, err := range bulk.Pipeline(c.ctx, c.at, h, opts...) {
-		if err != nil {
-			return err
-		}
-		got = append(got, p.Bytes()...)
+func divided(p []byte, at []int) (parts [][]byte) {
+	from := 0
+	for _, to := range append(at, len(p)) {
+		parts, from = append(parts, p[from:to]), to
 	}
-	return received(got, n)
+	return parts
 }
 
-func (c *memoryCase) push(n int, parts ...[]byte) error {
-	dst := make([]byte, n)
-	r, err := c.at.Expose(bulk.WriteOnly, bulk.Bytes(dst))
-	if err != nil {
-		return err
-	}
-	_, err = c.ep.Push(c.ctx, r.Handle(), 0, parts...)
-	if e := r.Revoke(c.ctx); err == nil { // before dst is read, which another goroutine has written
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return received(dst, n)
+func (c *memoryCase) push(t testing.TB, at ...int) {
+	dst := make([]byte, large)
+	r := got(c.two.ep.Expose(bulk.WriteOnly, bulk.Bytes(dst)))(t)
+	_, err := c.one.ep.Push(c.ctx, r.Handle(), 0, divided(payload[:large], at)...)
+	must(t, errors.Join(err, r.Revoke(c.ctx))) // before dst is read, which another goroutine has written
+	checkReceived(t, dst, large)
 }
 
-func (c *memoryCase) conn() error {
-	ln, err := netrocl.Listen(c.ctx, c.two, lib.Attrs{"net": "memory"})
-	if err != nil {
-		return err
+func (c *memoryCase) view(t testing.TB, n int) {
+	checkMessage(t, got(c.two.ep.View(c.ctx, c.expose(t, c.one.ep, bulk.ReadOnly, plain()...), 0, n))(t), n)
+}
+
+func (c *memoryCase) pipeline(t testing.TB, parts []bulk.Segment, opts ...bulk.Option) {
+	var all []byte
+	for p, err := range bulk.Pipeline(c.ctx, c.two.ep, c.expose(t, c.one.ep, bulk.ReadOnly, parts...), opts...) {
+		must(t, err)
+		all = append(all, p.Bytes()...)
 	}
+	checkReceived(t, all, large)
+}
+
+// argument calls a function with n bytes, and result a function that returns n bytes.
+func (c *memoryCase) argument(t testing.TB, n int) {
+	if came := got(rpc.Call[[]byte, int](c.ctx, c.one.client, c.two.server.ID(), "len", payload[:n]))(t); came != n {
+		t.Errorf("%d bytes came", came)
+	}
+}
+
+func (c *memoryCase) result(t testing.TB, n int) {
+	checkReceived(t, got(rpc.Call[int, []byte](c.ctx, c.two.client, c.one.server.ID(), "get", n))(t), n)
+}
+
+// stream reads a stream of results of n bytes.
+func (c *memoryCase) stream(t testing.TB, n int) {
+	for _, err := range rpc.Stream[int, []byte](c.ctx, c.two.client, c.one.server.ID(), "stream", n) {
+		must(t, err)
+	}
+}
+
+func (c *memoryCase) conn(t testing.TB) {
+	ln := got(netrocl.Listen(c.ctx, c.two.Context, lib.Attrs{"net": "memory"}))(t)
 	defer ln.Close()
-	got := make(chan error, 1)
+	came := make(chan []byte, 1)
 	go func() {
-		conn, err := ln.Accept()
-		if err == nil {
-			var p []byte
-			if p, err = io.ReadAll(conn); err == nil {
-				err = received(p, large)
-			}
+		var p []byte
+		if conn, err := ln.Accept(); err == nil {
+			p, _ = io.ReadAll(conn)
 			conn.Close()
 		}
-		got <- err
+		came <- p
 	}()
-	conn, err := netrocl.Dial(c.ctx, c.one, lib.Match{"net": "memory"})
-	if err != nil {
-		return err
-	}
+	conn := got(netrocl.Dial(c.ctx, c.one.Context, lib.Match{"net": "memory"}))(t)
 	defer conn.Close()
-	if _, err = conn.Write(payload[:large]); err == nil {
-		err = conn.(*netrocl.Conn).CloseWrite()
-	}
-	if e := <-got; err == nil {
-		err = e
-	}
-	return err
+	got(conn.Write(payload[:large]))(t)
+	must(t, conn.(*netrocl.Conn).CloseWrite())
+	checkReceived(t, <-came, large)
 }
 
 // memoryOperations are the operations that move large data. mustSucceed marks those that need no
@@ -206,139 +196,53 @@ func (c *memoryCase) conn() error {
 var memoryOperations = []struct {
 	name        string
 	mustSucceed bool
-	do          func(c *memoryCase) error
+	do          func(t testing.TB, c *memoryCase)
 }{
-	{"Send", false, func(c *memoryCase) error { return c.send(large) }},
-	{"Send of 1 MiB", false, func(c *memoryCase) error { return c.send(1 << 20) }},
-	{"Send of a quarter", false, func(c *memoryCase) error { return c.send(medium) }},
-	{"SendBytes", false, func(c *memoryCase) error {
-		return c.exchange(medium, func() error { return c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:medium]) })
+	{"Send", false, func(t testing.TB, c *memoryCase) { c.send(t, large) }},
+	{"Send of 1 MiB", false, func(t testing.TB, c *memoryCase) { c.send(t, 1<<20) }},
+	{"Send of a quarter", false, func(t testing.TB, c *memoryCase) { c.send(t, medium) }},
+	{"SendBytes", false, func(t testing.TB, c *memoryCase) {
+		must(t, c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:medium]))
+		checkMessage(t, got(c.b.Recv(c.ctx))(t), medium)
 	}},
-	{"SendValue", false, func(c *memoryCase) error {
-		if err := lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:medium]); err != nil {
-			return err
-		}
-		m, err := c.b.Recv(c.ctx)
-		if err != nil {
-			return err
-		}
+	{"SendValue", false, func(t testing.TB, c *memoryCase) {
+		must(t, lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:medium]))
+		m := got(c.b.Recv(c.ctx))(t)
 		defer m.Release()
-		_, err = lib.Value[[]byte](m)
-		return err
+		checkReceived(t, got(lib.Value[[]byte](m))(t), medium)
 	}},
-	{"Call", false, func(c *memoryCase) error {
-		return c.call(large, func() (*lib.Message, error) { return c.b.CallBytes(c.ctx, c.a.ID(), 1, nil) })
+	{"Call", false, func(t testing.TB, c *memoryCase) {
+		c.call(t, large, func() (*lib.Message, error) { return c.b.CallBytes(c.ctx, c.a.ID(), 1, nil) })
 	}},
-	{"CallInto", true, func(c *memoryCase) error {
+	{"CallInto", true, func(t testing.TB, c *memoryCase) {
 		dst := make([]byte, large)
-		return c.call(large, func() (*lib.Message, error) { return c.b.CallInto(c.ctx, c.a.ID(), 1, nil, dst) })
+		c.call(t, large, func() (*lib.Message, error) { return c.b.CallInto(c.ctx, c.a.ID(), 1, nil, dst) })
 	}},
-	{"CallInto too small", false, func(c *memoryCase) error {
+	{"CallInto too small", false, func(t testing.TB, c *memoryCase) {
 		dst := make([]byte, large-1)
-		return c.call(large, func() (*lib.Message, error) { return c.b.CallInto(c.ctx, c.a.ID(), 1, nil, dst) })
+		c.call(t, large, func() (*lib.Message, error) { return c.b.CallInto(c.ctx, c.a.ID(), 1, nil, dst) })
 	}},
-	{"Pull", true, func(c *memoryCase) error { return c.pull(large, bulk.Bytes(payload[:large])) }},
-	{"Pull of scattered memory", true, func(c *memoryCase) error { return c.pull(large, scattered(large)...) }},
-	{"Pull into several", true, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload[:large]))
-		defer done()
-		dst := make([]byte, large)
-		if _, err := c.at.Pull(c.ctx, h, 0, dst[:50_000], dst[50_000:50_100], dst[50_100:large/2], dst[large/2:]); err != nil {
-			return err
-		}
-		return received(dst, large)
+	{"Pull", true, func(t testing.TB, c *memoryCase) { c.pull(t, plain()) }},
+	{"Pull of scattered memory", true, func(t testing.TB, c *memoryCase) { c.pull(t, scattered()) }},
+	{"Pull into several", true, func(t testing.TB, c *memoryCase) { c.pull(t, plain(), 50_000, 50_100, large/2) }},
+	{"Push", true, func(t testing.TB, c *memoryCase) { c.push(t) }},
+	{"Push of several", true, func(t testing.TB, c *memoryCase) { c.push(t, large/3, large/3+50) }},
+	{"View", false, func(t testing.TB, c *memoryCase) { c.view(t, large) }},
+	{"View of a quarter", false, func(t testing.TB, c *memoryCase) { c.view(t, medium) }},
+	{"Pipeline", true, func(t testing.TB, c *memoryCase) { c.pipeline(t, plain()) }},
+	{"Pipeline of scattered memory", true, func(t testing.TB, c *memoryCase) { c.pipeline(t, scattered()) }},
+	{"Pipeline in large pieces", true, func(t testing.TB, c *memoryCase) { c.pipeline(t, plain(), bulk.PieceSize(medium)) }},
+	{"rpc arguments", false, func(t testing.TB, c *memoryCase) { c.argument(t, large) }},
+	{"rpc arguments of 1 MiB", false, func(t testing.TB, c *memoryCase) { c.argument(t, 1<<20-100) }},
+	{"rpc result", false, func(t testing.TB, c *memoryCase) { c.result(t, large) }},
+	{"rpc result of 1 MiB", false, func(t testing.TB, c *memoryCase) { c.result(t, 1<<20-100) }},
+	{"rpc stream", false, func(t testing.TB, c *memoryCase) { c.stream(t, medium) }},
+	{"rpc stream of small results", true, func(t testing.TB, c *memoryCase) { c.stream(t, 10_000) }},
+	{"netrocl", true, func(t testing.TB, c *memoryCase) { c.conn(t) }},
+	{"tpvm", false, func(t testing.TB, c *memoryCase) {
+		must(t, c.one.task.SendBytes(c.ctx, c.two.task.ID(), 1, payload[:medium]))
+		got(c.two.task.Recv(c.ctx, c.one.task.ID(), 1))(t).Release()
 	}},
-	{"Push", true, func(c *memoryCase) error { return c.push(large, payload[:large]) }},
-	{"Push of several", true, func(c *memoryCase) error {
-		return c.push(large, payload[:large/3], payload[large/3:large/3+50], payload[large/3+50:large])
-	}},
-	{"View", false, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload[:large]))
-		defer done()
-		m, err := c.at.View(c.ctx, h, 0, large)
-		if err != nil {
-			return err
-		}
-		defer m.Release()
-		return received(m.Bytes(), large)
-	}},
-	{"View of a quarter", false, func(c *memoryCase) error {
-		h, done := c.region(bulk.Bytes(payload[:large]))
-		defer done()
-		m, err := c.at.View(c.ctx, h, 0, medium)
-		if err != nil {
-			return err
-		}
-		defer m.Release()
-		return received(m.Bytes(), medium)
-	}},
-	{"Pipeline", true, func(c *memoryCase) error { return c.pipeline(large, nil, bulk.Bytes(payload[:large])) }},
-	{"Pipeline of scattered memory", true, func(c *memoryCase) error { return c.pipeline(large, nil, scattered(large)...) }},
-	{"Pipeline in large pieces", true, func(c *memoryCase) error {
-		return c.pipeline(large, []bulk.Option{bulk.PieceSize(medium)}, bulk.Bytes(payload[:large]))
-	}},
-	{"rpc arguments", false, func(c *memoryCase) error {
-		n, err := rpc.Call[[]byte, int](c.ctx, c.client, c.server.ID(), "len", payload[:large])
-		if err == nil && n != large {
-			err = fmt.Errorf("%d bytes came", n)
-		}
-		return err
-	}},
-	{"rpc arguments of 1 MiB", false, func(c *memoryCase) error {
-		_, err := rpc.Call[[]byte, int](c.ctx, c.client, c.server.ID(), "len", payload[:1<<20-100])
-		return err
-	}},
-	{"rpc result", false, func(c *memoryCase) error {
-		p, err := rpc.Call[int, []byte](c.ctx, c.back, c.source.ID(), "get", large)
-		if err != nil {
-			return err
-		}
-		return received(p, large)
-	}},
-	{"rpc result of 1 MiB", false, func(c *memoryCase) error {
-		_, err := rpc.Call[int, []byte](c.ctx, c.back, c.source.ID(), "get", 1<<20-100)
-		return err
-	}},
-	{"rpc stream", false, func(c *memoryCase) error {
-		for _, err := range rpc.Stream[int, []byte](c.ctx, c.back, c.source.ID(), "stream", medium) {
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}},
-	{"rpc stream of small results", true, func(c *memoryCase) error {
-		for _, err := range rpc.Stream[int, []byte](c.ctx, c.back, c.source.ID(), "stream", 10_000) {
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}},
-	{"netrocl", true, (*memoryCase).conn},
-	{"tpvm", false, (*memoryCase).tasks},
-}
-
-func (c *memoryCase) tasks() error {
-	one, err := tpvm.Enrol(c.ctx, tpvm.WithContext(c.one), tpvm.WithVM("memory"))
-	if err != nil {
-		return err
-	}
-	defer one.Exit(c.ctx)
-	two, err := tpvm.Enrol(c.ctx, tpvm.WithContext(c.two), tpvm.WithVM("memory"))
-	if err != nil {
-		return err
-	}
-	defer two.Exit(c.ctx)
-	if err := one.SendBytes(c.ctx, two.ID(), 1, payload[:medium]); err != nil {
-		return err
-	}
-	m, err := two.Recv(c.ctx, one.ID(), 1)
-	if err != nil {
-		return err
-	}
-	m.Release()
-	return nil
 }
 
 // Promise (Memory): Operations on large data end, with success or `ErrTooLarge`, whatever limits of
@@ -363,64 +267,33 @@ func TestLargeBesideLittleMemory(t *testing.T) {
 func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 	ctx := eventually.Context(t)
 	cl := rocltest.Cluster(t, 1)
-	open := func(limit int64) *lib.Context {
+	open := func(name string, limit int64) *upper {
 		opts := []lib.Option{tr()}
 		if limit > 0 {
 			opts = append(opts, lib.WithMemory(limit))
 		}
-		return cl.Open(0, opts...)
+		return newUpper(ctx, t, name, cl.Open(0, opts...))
 	}
-	c := &memoryCase{ctx: ctx, one: open(first), two: open(second)}
-	c.a, c.b = register(t, c.one, lib.Attrs{"side": "one"}), register(t, c.two, lib.Attrs{"side": "two"})
-	var err error
-	must := func(e error) {
-		t.Helper()
-		if e != nil {
-			t.Fatal(e)
-		}
-	}
-	c.ep, err = bulk.Open(ctx, c.one)
-	must(err)
-	c.at, err = bulk.Open(ctx, c.two)
-	must(err)
-	c.client, err = rpc.NewClient(ctx, c.one)
-	must(err)
-	c.back, err = rpc.NewClient(ctx, c.two)
-	must(err)
-	c.server, err = rpc.NewServer(ctx, c.two, nil)
-	must(err)
-	c.source, err = rpc.NewServer(ctx, c.one, nil)
-	must(err)
-	must(rpc.Register(c.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
-	must(rpc.Register(c.source, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
-	must(rpc.RegisterStream(c.source, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+	c := &memoryCase{ctx: ctx, one: open("one", first), two: open("two", second)}
+	c.a, c.b = register(t, c.one.Context, nil), register(t, c.two.Context, nil)
+	must(t, rpc.Register(c.two.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
+	must(t, rpc.Register(c.one.server, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
+	must(t, rpc.RegisterStream(c.one.server, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
 			for at := 0; at+n <= large && yield(payload[:n], nil); at += n {
 			}
 		}
 	}))
-	defer func() {
-		for _, close := range []func() error{
-			func() error { return c.client.Close() }, func() error { return c.back.Close() },
-			func() error { return c.server.Close(ctx) }, func() error { return c.source.Close(ctx) },
-			func() error { return c.ep.Close(ctx) }, func() error { return c.at.Close(ctx) },
-		} {
-			if err := close(); err != nil {
-				t.Error(err)
-			}
-		}
-	}()
 	for _, op := range memoryOperations {
 		t.Run(op.name, func(t *testing.T) {
-			err := op.do(c)
-			if err != nil && (op.mustSucceed || !errors.Is(err, lib.ErrTooLarge)) {
-				t.Error(err)
-			}
-			if err != nil {
-				t.Log(err)
+			if op.mustSucceed {
+				op.do(t, c)
+			} else {
+				op.do(tooLarge{t}, c)
 			}
 		})
 	}
+	must(t, errors.Join(c.one.end(ctx), c.two.end(ctx)))
 }
 
 // Contexts whose memory is full of messages to each other get these messages: two of them, and
@@ -429,16 +302,12 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 // Promise (Memory): Contexts whose memory is full of messages to each other get these messages,
 // within twice their limits. See also TestDiscount.
 func TestFullOfMessagesToEachOther(t *testing.T) {
-	for name, tr := range map[string]func() []lib.Option{
-		"inproc": func() []lib.Option { return nil },
-		"tcp":    func() []lib.Option { return []lib.Option{rocltest.TCP()} },
-		"shm":    func() []lib.Option { return []lib.Option{lib.WithTransports(shm.New())} },
-		"tls": func() []lib.Option {
-			c, err := tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return []lib.Option{lib.WithTransports(tls.New(c))}
+	for name, tr := range map[string]func() lib.Option{
+		"inproc": func() lib.Option { return nil },
+		"tcp":    rocltest.TCP,
+		"shm":    func() lib.Option { return lib.WithTransports(shm.New()) },
+		"tls": func() lib.Option {
+			return lib.WithTransports(tls.New(got(tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32)))(t)))
 		},
 	} {
 		for _, shape := range []struct{ contexts, senders, size int }{
@@ -451,48 +320,41 @@ func TestFullOfMessagesToEachOther(t *testing.T) {
 	}
 }
 
-func fullOfMessages(t *testing.T, tr func() []lib.Option, contexts, senders, size int) {
+func fullOfMessages(t *testing.T, tr func() lib.Option, contexts, senders, size int) {
 	ctx := eventually.Context(t)
 	cl := rocltest.Cluster(t, 1)
 	all := make([]*lib.Resource, contexts)
 	at := make([]*lib.Context, contexts)
 	for i := range all {
-		at[i] = cl.Open(0, append(tr(), lib.WithMemory(2<<20))...)
+		at[i] = cl.Open(0, tr(), lib.WithMemory(2<<20))
 		all[i] = register(t, at[i], lib.Attrs{"side": fmt.Sprint(i)})
 	}
-	send := func(i int, how func(to lib.GID, b *lib.Buffer) error) {
-		b, err := at[i].BufferWait(ctx, size)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		copy(b.Bytes(), payload)
-		if err := how(all[(i+1)%contexts].ID(), b); err != nil {
-			b.Release()
-			t.Error(err)
-		}
-	}
-	for _, how := range []func(r *lib.Resource) func(lib.GID, *lib.Buffer) error{
-		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
-			return func(to lib.GID, b *lib.Buffer) error { return r.Send(ctx, to, 1, b) }
-		},
-		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
-			return func(to lib.GID, b *lib.Buffer) error { return r.SendAll(ctx, []lib.GID{to}, 1, b) }
-		},
-		func(r *lib.Resource) func(lib.GID, *lib.Buffer) error {
-			return func(to lib.GID, b *lib.Buffer) error {
-				m, err := r.Call(ctx, to, 1, b)
-				if err == nil {
-					m.Release()
-				}
-				return err
+	for _, send := range []func(r *lib.Resource, to lib.GID, b *lib.Buffer) error{
+		func(r *lib.Resource, to lib.GID, b *lib.Buffer) error { return r.Send(ctx, to, 1, b) },
+		func(r *lib.Resource, to lib.GID, b *lib.Buffer) error { return r.SendAll(ctx, []lib.GID{to}, 1, b) },
+		func(r *lib.Resource, to lib.GID, b *lib.Buffer) error {
+			m, err := r.Call(ctx, to, 1, b)
+			if err == nil {
+				m.Release()
 			}
+			return err
 		},
 	} {
 		var going sync.WaitGroup
 		for i := range all {
 			for range senders {
-				going.Go(func() { send(i, how(all[i])) })
+				going.Go(func() {
+					b, err := at[i].BufferWait(ctx, size)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					copy(b.Bytes(), payload)
+					if err := send(all[i], all[(i+1)%contexts].ID(), b); err != nil {
+						b.Release()
+						t.Error(err)
+					}
+				})
 			}
 			going.Go(func() {
 				for range senders {
@@ -501,7 +363,8 @@ func fullOfMessages(t *testing.T, tr func() []lib.Option, contexts, senders, siz
 						t.Error(err)
 						return
 					}
-					if err = received(m.Bytes(), size); err == nil && m.IsCall() {
+					checkReceived(t, m.Bytes(), size)
+					if m.IsCall() {
 						err = all[i].ReplyBytes(ctx, m, nil)
 					}
 					m.Release()

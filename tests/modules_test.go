@@ -5,30 +5,22 @@ package tests
 import (
 	"archive/zip"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // moduleFolders returns the folders of the modules of the repository, relative to its root.
 func moduleFolders(t *testing.T) (dirs []string) {
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "testdata") {
-			return fs.SkipDir
-		}
-		if err == nil && d.Name() == "go.mod" {
-			rel, _ := filepath.Rel("..", filepath.Dir(path))
-			dirs = append(dirs, filepath.ToSlash(rel))
-		}
-		return err
-	})
-	if err != nil || len(dirs) < 2 {
-		t.Fatal(dirs, err)
+	for _, p := range got(tree.Files("..", func(p string) bool { return path.Base(p) == "go.mod" }))(t) {
+		dirs = append(dirs, path.Dir(p))
 	}
 	return dirs
 }
@@ -47,10 +39,7 @@ func release(t *testing.T) string {
 // nothing, because "go install" refuses a module that does.
 func TestModulesAgree(t *testing.T) {
 	version := release(t)
-	work, err := os.ReadFile("../go.work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	work := got(os.ReadFile("../go.work"))(t)
 	if !strings.Contains(string(work), "replace "+module+" "+version+" => .\n") {
 		t.Errorf("go.work does not have the library in the place of %s", version)
 	}
@@ -58,10 +47,7 @@ func TestModulesAgree(t *testing.T) {
 		if use := filepath.ToSlash(filepath.Join("./", dir)); !strings.Contains(string(work), "\n\t./"+use+"\n") && use != "." {
 			t.Errorf("go.work does not use %s", dir)
 		}
-		text, err := os.ReadFile(filepath.Join("..", dir, "go.mod"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(filepath.Join("..", dir, "go.mod")))(t)
 		if strings.Contains(string(text), "\nreplace ") {
 			t.Errorf("%s/go.mod has a replace directive", dir)
 		}
@@ -74,60 +60,28 @@ func TestModulesAgree(t *testing.T) {
 // serveModule adds a module of the repository to a module proxy, which is a folder.
 func serveModule(t *testing.T, proxy, dir, version string) {
 	t.Helper()
-	path, src := module, filepath.Join("..", dir)
+	name, src := module, filepath.Join("..", dir)
 	if dir != "." {
-		path += "/" + dir
+		name += "/" + dir
 	}
-	into := filepath.Join(proxy, path, "@v")
-	if err := os.MkdirAll(into, 0o700); err != nil {
-		t.Fatal(err)
+	into := filepath.Join(proxy, name, "@v")
+	must(t, os.MkdirAll(into, 0o700))
+	mod := got(os.ReadFile(filepath.Join(src, "go.mod")))(t)
+	for file, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
+		must(t, os.WriteFile(filepath.Join(into, file), []byte(text), 0o600))
 	}
-	mod, err := os.ReadFile(filepath.Join(src, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
-		if err := os.WriteFile(filepath.Join(into, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f, err := os.Create(filepath.Join(into, version+".zip"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := got(os.Create(filepath.Join(into, version+".zip")))(t)
 	defer f.Close()
 	w := zip.NewWriter(f)
-	err = filepath.WalkDir(src, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			_, none := os.Stat(filepath.Join(file, "go.mod"))
-			if file != src && none == nil || slices.Contains([]string{".git", "build", "docs", "testdata"}, d.Name()) {
-				return fs.SkipDir // another module, or not needed to build this one
-			}
-			return nil
-		}
-		if !d.Type().IsRegular() {
-			return nil
-		}
-		rel, _ := filepath.Rel(src, file)
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		to, err := w.CreateHeader(&zip.FileHeader{Name: path + "@" + version + "/" + filepath.ToSlash(rel)})
-		if err == nil {
-			_, err = to.Write(text)
-		}
-		return err
-	})
-	if err == nil {
-		err = w.Close()
+	others := slices.DeleteFunc(moduleFolders(t), func(other string) bool { return len(other) <= len(dir) })
+	isOwn := func(p string) bool {
+		return !slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(path.Join(dir, p), other+"/") })
 	}
-	if err != nil {
-		t.Fatal(err)
+	for _, p := range got(tree.Files(src, isOwn))(t) {
+		to := got(w.Create(name + "@" + version + "/" + p))(t)
+		got(to.Write(got(os.ReadFile(filepath.Join(src, p)))(t)))(t)
 	}
+	must(t, w.Close())
 }
 
 // A modules is a folder with a module of a user. Its commands see the modules of the repository as
@@ -185,17 +139,12 @@ func (m *modules) write(t *testing.T, packages []string, requires ...string) (mo
 		requirements += "require " + r + "\n"
 	}
 	for name, text := range map[string]string{"go.mod": requirements, "main.go": program + "\nfunc main() {}\n"} {
-		if err := os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600))
 	}
 	m.run(t, "mod", "tidy")
 	var text [2]string
 	for i, name := range []string{"go.mod", "go.sum"} {
-		b, err := os.ReadFile(filepath.Join(m.dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := got(os.ReadFile(filepath.Join(m.dir, name)))(t)
 		text[i] = string(b)
 	}
 	return text[0], text[1]

@@ -103,10 +103,10 @@ func runIn(t *testing.T, in sandbox, input, bin string, args ...string) (out str
 	c := launchIn(t, in, cmd)
 	eventually.Returns(t, "the command", func() { _ = c.Wait() })
 	var b strings.Builder
-	for l := range c.lines {
+	for l := range c.Lines {
 		b.WriteString(l + "\n")
 	}
-	return b.String(), c.cmd.ProcessState.ExitCode()
+	return b.String(), c.Cmd.ProcessState.ExitCode()
 }
 
 // A machine that does not give a context its TCP port, for whatever reason, has commands and
@@ -180,16 +180,14 @@ func TestApart(t *testing.T) {
 		return cmd
 	}
 	dir := filepath.Join(filepath.Dir(socket(t)), strings.Repeat("x", 85)) // no other socket in it has a path of 107 bytes
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(dir, 0o700))
 	sock := filepath.Join(dir, "d")
 	startCommand(t, `"serving"`, in(dirserver, "--socket", sock))
 	server := startCommand(t, "serving", in(rocl, "serve", "--socket", sock, "name=there", "--", "sh", "-c", "tr a-z A-Z; echo"))
 	for call, want := range map[string]string{"find": "there", "send": "", "call": "HELLO"} {
 		cmd := in(rocl, call, "--socket", sock, "name=there")
 		cmd.Stdin = strings.NewReader("hello\n")
-		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || !strings.Contains(out, want) {
+		if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d: %s%s", call, code, out, errOut)
 		}
 	}
@@ -200,21 +198,13 @@ func TestApart(t *testing.T) {
 
 	// The sockets of contexts that have closed are gone. That of a killed one is removed by another
 	// context, later.
-	server.kill(t)
-	left := func() (all []string) {
-		all, err := filepath.Glob(filepath.Join(dir, ".rocl-shm-*"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return all
-	}
+	server.Kill()
+	left := func() []string { return got(filepath.Glob(filepath.Join(dir, ".rocl-shm-*")))(t) }
 	if all := left(); len(all) != 1 {
 		t.Fatalf("sockets of contexts: %q", all)
 	}
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(left()[0], old, old); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(left()[0], old, old))
 	if _, code := run(t, "", rocl, "send", "--socket", sock, "name=nobody"); code != 1 { // it opens ports
 		t.Errorf("send to nobody: exit code %d", code)
 	}
@@ -229,9 +219,7 @@ func TestApartOfRoot(t *testing.T) {
 	const nobody = 65534
 	sock := socket(t)
 	dir := filepath.Dir(sock)
-	if err := errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
 	in := func(uid uint32, args ...string) *exec.Cmd {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}
@@ -245,7 +233,7 @@ func TestApartOfRoot(t *testing.T) {
 		startCommand(t, "serving", in(who.serves, rocl, "serve", "--socket", sock, name, "--", "tr", "a-z", "A-Z"))
 		cmd := in(who.calls, rocl, "call", "--socket", sock, name)
 		cmd.Stdin = strings.NewReader(strings.Repeat("hello", 10_000))
-		if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || strings.Count(out, "HELLO") != 10_000 {
+		if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || strings.Count(out, "HELLO") != 10_000 {
 			t.Errorf("user %d calls user %d: exit code %d: %.100s%s", who.calls, who.serves, code, out, errOut)
 		}
 	}

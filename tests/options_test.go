@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/tests/tree"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -57,6 +55,7 @@ var zeroUses = map[string][]zeroUse{
 	"directory.WithLogger":       {useDirectory(directory.WithLogger(nil))},
 	"directory.Also":             {useDirectory(directory.Also()), useDirectory(directory.Also(""))},
 	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
+	"directory.WithLiving":       {useDirectory(directory.WithLiving(nil))},
 	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
 
 	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},
@@ -204,35 +203,21 @@ func TestZeroOptionsAreAll(t *testing.T) {
 // exportedOptions yields the exported functions, as PACKAGE.NAME, of the packages that can be
 // imported, if they have parameters and return a type whose name ends in Option.
 func exportedOptions(t *testing.T) iter.Seq[string] {
-	skipped := []string{"internal", "testdata", "tests", "examples", "cmd", ".git", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
+	skipped := []string{"internal", "tests", "examples", "cmd", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
 	return func(yield func(string) bool) {
-		err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
+		for _, f := range got(tree.Go("..", 0, tree.IsCode))(t) {
+			pkg := f.Folder()
+			if slices.ContainsFunc(strings.Split(pkg, "/"), func(dir string) bool { return slices.Contains(skipped, dir) }) {
+				continue
 			}
-			if d.IsDir() && slices.Contains(skipped, d.Name()) {
-				return fs.SkipDir
-			}
-			if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return nil
-			}
-			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-			if err != nil {
-				return err
-			}
-			pkg, _ := filepath.Rel("..", filepath.Dir(path))
 			if pkg == "." {
 				pkg = "rocl"
 			}
 			for _, d := range f.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && makesOption(fn) && !yield(pkg+"."+fn.Name.Name) {
-					return fs.SkipAll
+					return
 				}
 			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
 		}
 	}
 }
@@ -265,73 +250,48 @@ func usePool(o buffers.Option) zeroUse {
 	}
 }
 
-// open2 opens a context with an option and another one of the same node without.
-func open2(t *testing.T, opts ...lib.Option) (a, b *lib.Context, err error) {
-	a, err = lib.Open(eventually.Context(t), opts...)
-	if err != nil {
-		return nil, nil, err
-	}
-	t.Cleanup(func() { a.Close() })
-	return a, open(t, os.Getenv("ROCL_SOCKET")), nil
-}
-
-// converse sends a message from a to b and back, and to a resource that has gone.
-func converse(t *testing.T, a, b *lib.Resource) {
-	t.Helper()
-	ctx := eventually.Context(t)
-	for _, pair := range [][2]*lib.Resource{{a, b}, {b, a}} {
-		if err := pair[0].SendBytes(ctx, pair[1].ID(), 1, []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		m, err := pair[1].Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
-	}
+// two opens two contexts of the node.
+func two(t *testing.T) (a, b *lib.Context) {
+	sock := os.Getenv("ROCL_SOCKET")
+	return open(t, sock), open(t, sock)
 }
 
 func useContext(o lib.Option) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t, o)
+		ctx := eventually.Context(t)
+		a, err := lib.Open(ctx, o)
 		if err != nil {
 			return err
 		}
+		defer a.Close()
+		b := open(t, os.Getenv("ROCL_SOCKET"))
 		ra, rb := register(t, a, lib.Attrs{"n": "1"}), register(t, b, nil)
-		converse(t, ra, rb)
-		ctx := eventually.Context(t)
-		if err := rb.Close(); err != nil {
-			t.Fatal(err)
-		}
+		pass(t, ra, rb, 1, []byte("there"))
+		pass(t, rb, ra, 1, []byte("and back"))
+		must(t, rb.Close())
 		_ = ra.SendBytes(ctx, rb.ID(), 1, nil) // undelivered, or refused
-		if _, err := b.Find(ctx, lib.Match{"n": "1"}); err != nil {
-			t.Fatal(err)
-		}
+		got(b.Find(ctx, lib.Match{"n": "1"}))(t)
 		return a.Close()
 	}
 }
 
 func useRegister(o lib.RegisterOption) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t)
-		if err != nil {
-			return err
-		}
+		a, b := two(t)
 		r, err := a.Register(eventually.Context(t), lib.Attrs{"n": "1"}, o)
 		if err != nil {
 			return err
 		}
-		converse(t, r, register(t, b, nil))
+		other := register(t, b, nil)
+		pass(t, other, r, 1, []byte("there"))
+		pass(t, r, other, 1, []byte("and back"))
 		return nil
 	}
 }
 
 func useFind(o lib.FindOption) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t)
-		if err != nil {
-			return err
-		}
+		a, b := two(t)
 		register(t, a, lib.Attrs{"n": "1"})
 		ctx := eventually.Context(t)
 		_, first := b.Find(ctx, lib.Match{"n": "1"}, o)
@@ -357,10 +317,7 @@ func useFind(o lib.FindOption) zeroUse {
 
 func useHandle(o lib.HandleOption) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t)
-		if err != nil {
-			return err
-		}
+		a, b := two(t)
 		server, client := register(t, a, nil), register(t, b, nil)
 		ended := make(chan error, 1)
 		go func() {
@@ -457,10 +414,7 @@ func usePanic(o pool.Option) zeroUse {
 
 func useBulk(o bulk.Option) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t)
-		if err != nil {
-			return err
-		}
+		a, b := two(t)
 		ctx := eventually.Context(t)
 		from, err := bulk.Open(ctx, a, o)
 		if err != nil {
@@ -490,10 +444,7 @@ var errIntended = errors.New("intended")
 // useCalls makes calls that succeed, fail, panic and have large arguments and results.
 func useCalls(so rpc.ServerOption, co rpc.ClientOption, opts ...rpc.Option) zeroUse {
 	return func(t *testing.T) error {
-		a, b, err := open2(t)
-		if err != nil {
-			return err
-		}
+		a, b := two(t)
 		ctx := eventually.Context(t)
 		s, err := rpc.NewServer(ctx, a, lib.Attrs{"n": "1"}, so)
 		if err != nil {
@@ -528,24 +479,27 @@ func useCalls(so rpc.ServerOption, co rpc.ClientOption, opts ...rpc.Option) zero
 	}
 }
 
+// withTask enrols a task, calls f, and ends the task.
+func withTask(t *testing.T, o tpvm.Option, f func(ctx context.Context, task *tpvm.Task) error) error {
+	ctx := eventually.Context(t)
+	task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"), o)
+	if err != nil {
+		return err
+	}
+	defer func() { must(t, task.Exit(ctx)) }()
+	return f(ctx, task)
+}
+
 // useTask enrols a task, signals it, adds a host that does not exist, and starts a program.
 func useTask(o tpvm.Option) zeroUse {
 	return func(t *testing.T) error {
 		t.Setenv("PATH", "/bin:/usr/bin") // no shell reaches the host
-		ctx := eventually.Context(t)
-		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"), o)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if err := task.Exit(ctx); err != nil {
-				t.Error(err)
+		return withTask(t, o, func(ctx context.Context, task *tpvm.Task) error {
+			if err := task.Signal(ctx, task.ID(), syscall.SIGWINCH); err != nil {
+				return err
 			}
-		}()
-		if err := task.Signal(ctx, task.ID(), syscall.SIGWINCH); err != nil {
-			return err
-		}
-		return startTrue(ctx, t, task)
+			return startTrue(ctx, t, task)
+		})
 	}
 }
 
@@ -581,34 +535,22 @@ func usePod(o tpvm.Option) zeroUse {
 
 func useSpawn(o tpvm.SpawnOption) zeroUse {
 	return func(t *testing.T) error {
-		ctx := eventually.Context(t)
-		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"))
-		if err != nil {
-			return err
-		}
-		defer task.Exit(ctx)
-		return startTrue(ctx, t, task, o)
+		return withTask(t, nil, func(ctx context.Context, task *tpvm.Task) error { return startTrue(ctx, t, task, o) })
 	}
 }
 
 func useHandler(o tpvm.HandlerOption) zeroUse {
 	return func(t *testing.T) error {
-		ctx := eventually.Context(t)
-		task, err := tpvm.Enrol(ctx, tpvm.WithVM("zero"))
-		if err != nil {
-			return err
-		}
-		defer task.Exit(ctx)
-		done := make(chan struct{})
-		remove, err := task.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(context.Context, *tpvm.Message) { close(done) }, o)
-		if err != nil {
-			return err
-		}
-		defer remove()
-		if err := task.SendBytes(ctx, task.ID(), 1, nil); err != nil {
-			return err
-		}
-		<-done
-		return nil
+		return withTask(t, nil, func(ctx context.Context, task *tpvm.Task) error {
+			done := make(chan struct{})
+			remove, err := task.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(context.Context, *tpvm.Message) { close(done) }, o)
+			if err != nil {
+				return err
+			}
+			defer remove()
+			must(t, task.SendBytes(ctx, task.ID(), 1, nil))
+			<-done
+			return nil
+		})
 	}
 }

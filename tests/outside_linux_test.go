@@ -17,16 +17,14 @@ import (
 func TestOutsideNamespace(t *testing.T) {
 	in := network(t, "ip link set lo up; ip addr add 10.233.0.1/32 dev lo")
 	sock, key := socket(t), filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	launchIn(t, in, exec.Command(dirserver, "--socket", sock, "--bind", "10.233.0.1:7946", "--key-file", key)).until(t, "serving")
 	launchIn(t, in, exec.Command(rocl, "serve", "--socket", sock, "name=there", "--", "tr", "a-z", "A-Z")).until(t, "serving")
 	if out, code := runIn(t, in, "inside", rocl, "call", "--socket", sock, "name=there"); code != 0 || !strings.Contains(out, "INSIDE") {
 		t.Fatalf("call in the namespace: exit code %d, %s", code, out)
 	}
 	launchIn(t, in, exec.Command(rocl, "serve", "--socket", sock, "name=slow", "--", "sleep", "1000")).until(t, "serving")
-	call := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Patience.String(), "name=slow")
+	call := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Timeout.String(), "name=slow")
 	call.Stdin = strings.NewReader("")
 	launchIn(t, in, call)
 	eventually.True(t, "routes prints the link of the caller and the server", func() bool {

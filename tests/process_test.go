@@ -51,10 +51,7 @@ func TestMain(m *testing.M) {
 // socket returns the path of a socket for a node of the test's own. The path is short: the kernel
 // allows 107 bytes.
 func socket(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rt-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := got(os.MkdirTemp("", "rt-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -84,11 +81,7 @@ func runCommand(t *testing.T, limit time.Duration, cmd *exec.Cmd) (out, errOut s
 }
 
 // child is a command that is running.
-type child struct {
-	*subprocess.Process
-	cmd   *exec.Cmd
-	lines <-chan string
-}
+type child struct{ *subprocess.Process }
 
 // start starts a command and waits until it is ready: until its output or its error output has a
 // line that contains ready.
@@ -113,12 +106,9 @@ func launch(t *testing.T, cmd *exec.Cmd) *child {
 // launchUnmerged is launch for a command whose error output has a place of its own.
 func launchUnmerged(t *testing.T, cmd *exec.Cmd, opts ...subprocess.Option) *child {
 	t.Helper()
-	p, err := subprocess.Start(cmd, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := got(subprocess.Start(cmd, opts...))(t)
 	t.Cleanup(p.Kill)
-	return &child{Process: p, cmd: cmd, lines: p.Lines}
+	return &child{p}
 }
 
 // until returns the next line that contains what.
@@ -131,14 +121,14 @@ func (c *child) until(t *testing.T, what string) string {
 // own writes logs.
 func (c *child) untilAll(t *testing.T, what ...string) []string {
 	t.Helper()
-	limit := time.After(eventually.Patience)
+	limit := time.After(eventually.Timeout)
 	var said []string
 	lines := make([]string, len(what))
 	for missing := len(what); missing > 0; {
 		select {
-		case l, ok := <-c.lines:
+		case l, ok := <-c.Lines:
 			if !ok {
-				t.Fatalf("%v ended without saying %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
+				t.Fatalf("%v ended without saying %q, but:\n%s", c.Cmd.Args, what, strings.Join(said, "\n"))
 			}
 			said = append(said, l)
 			for i, w := range what {
@@ -148,16 +138,27 @@ func (c *child) untilAll(t *testing.T, what ...string) []string {
 				}
 			}
 		case <-limit:
-			t.Fatalf("%v never said %q, but:\n%s", c.cmd.Args, what, strings.Join(said, "\n"))
+			t.Fatalf("%v never said %q, but:\n%s", c.Cmd.Args, what, strings.Join(said, "\n"))
 		}
 	}
 	return lines
 }
 
-// kill kills the process, and waits until it has ended.
-func (c *child) kill(t *testing.T) {
+// stop ends the process by SIGTERM, as an operator does.
+func (c *child) stop(t *testing.T) {
 	t.Helper()
-	c.Kill()
+	c.signal(t, syscall.SIGTERM)
+	eventually.Returns(t, "the end of the process", func() {
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// signal is the function signal for this process.
+func (c *child) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	signal(t, c.Cmd.Process.Pid, s)
 }
 
 func find(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
@@ -176,51 +177,6 @@ func find(t *testing.T, sock string, attrs ...string) (ids []string, code int) {
 	return ids, code
 }
 
-func TestExitCodes(t *testing.T) {
-	sock := socket(t)
-	if _, code := find(t, sock, "a=b"); code != 2 {
-		t.Errorf("find without a directory: exit code %d, want 2", code)
-	}
-	start(t, `"serving"`, dirserver, "--socket", sock)
-	if _, code := find(t, sock, "a=b"); code != 1 {
-		t.Errorf("find without a match: exit code %d, want 1", code)
-	}
-	start(t, "-", rocl, "register", "--socket", sock, "a=b", "a=c")
-	ids, code := find(t, sock, "a=b")
-	if code != 0 || len(ids) != 1 {
-		t.Errorf("find: %v, exit code %d", ids, code)
-	}
-	for _, args := range [][]string{{"find", "nonsense"}, {"find", "=x"}, {"nonsense"}, {"demo", "--word", "a b"}, {"find", "--nonsense"}, {"register"}} {
-		if _, code := run(t, "", rocl, append(args, "--socket", sock)...); code != 64 {
-			t.Errorf("rocl %v: exit code %d, want 64", args, code)
-		}
-	}
-	if _, code := run(t, "", dirserver, "--socket", sock); code != 3 {
-		t.Errorf("a second dirserver: exit code %d, want 3", code)
-	}
-	for _, bin := range []string{rocl, dirserver} {
-		if out, code := run(t, "", bin, "--version"); code != 0 || !regexp.MustCompile(`^\w+ \d+\.\d+\.\d+`).MatchString(out) {
-			t.Errorf("%s --version: %q, exit code %d", bin, out, code)
-		}
-	}
-}
-
-func TestTwoShells(t *testing.T) {
-	sock := socket(t)
-	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "3", "--json", "name=there")
-	if _, code := run(t, "one\ntwo\n\xff\n", rocl, "send", "--socket", sock, "name=there", "--tag", "7"); code != 0 {
-		t.Fatalf("send: exit code %d", code)
-	}
-	for _, want := range []string{`"data":"one"`, `"data":"two"`, `{"base64":"/w=="}`} {
-		if l := r.until(t, "from"); !strings.Contains(l, want) || !strings.Contains(l, `"tag":7`) {
-			t.Errorf("received %s, want %s", l, want)
-		}
-	}
-	if err := r.Wait(); err != nil {
-		t.Error(err)
-	}
-}
-
 // The process that serves the directory is killed several times. Each time the resource is found
 // again under the same identifier.
 //
@@ -237,7 +193,7 @@ func TestServerKilled(t *testing.T) {
 		t.Fatal(code)
 	}
 	for range 5 {
-		d.kill(t)
+		d.Kill()
 		// The keeper serves now; a question waits until it does.
 		after, code := findSoon(t, sock, "who=keeper")
 		if code != 0 || after[0] != before[0] {
@@ -249,12 +205,12 @@ func TestServerKilled(t *testing.T) {
 			t.Fatalf("after the daemon's return: %v, before %v", after, before)
 		}
 	}
-	keep.kill(t)
+	keep.Kill()
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock)
 	if ids, code := find(t, sock, "who=keeper"); code != 1 {
 		t.Errorf("a dead context's resource is found: %v", ids)
 	}
-	w.kill(t)
+	w.Kill()
 }
 
 // findSoon is find for moments at which no process may serve the directory.
@@ -277,19 +233,15 @@ func TestServingContextKilled(t *testing.T) {
 	before, _ := find(t, sock, "name=sink")
 	for i := range 300 {
 		if i == 100 {
-			first.kill(t)
+			first.Kill()
 		}
-		if err := send.WriteLine("message", i); err != nil {
-			t.Fatal(err)
-		}
+		must(t, send.WriteLine("message", i))
 		if l := r.until(t, "message"); l != fmt.Sprint("message ", i) {
 			t.Fatalf("got %q as message %d", l, i)
 		}
 	}
 	send.CloseInput()
-	if err := send.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, send.Wait())
 	after, code := findSoon(t, sock, "name=sink")
 	if code != 0 || after[0] != before[0] {
 		t.Errorf("found %v, before %v", after, before)
@@ -300,7 +252,7 @@ func TestServingContextKilled(t *testing.T) {
 func TestRaceToServe(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
-	d.kill(t) // leaves the socket file
+	d.Kill() // leaves the socket file
 	if _, err := os.Stat(sock); err != nil {
 		t.Fatal("the killed server left no socket file to be replaced")
 	}
@@ -332,14 +284,12 @@ func TestOtherUserRefused(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
 	for path, mode := range map[string]os.FileMode{filepath.Dir(sock): 0o711, sock: 0o777} {
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, mode))
 	}
-	got := make(chan error, 1)
+	refused := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		got <- func() error {
+		refused <- func() error {
 			const nobody = 65534
 			if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
 				return e
@@ -359,111 +309,12 @@ func TestOtherUserRefused(t *testing.T) {
 			return nil
 		}()
 	}()
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-refused)
 	if l := d.until(t, "refused"); !strings.Contains(l, "user 65534") {
 		t.Errorf("logged %s", l)
 	}
 	if _, code := find(t, sock, "a=b"); code != 1 {
 		t.Errorf("find of the user's own: exit code %d", code)
-	}
-}
-
-// If another user has made a user's default folder first, and serves a directory there, that
-// directory is told nothing.
-func TestPreparedFolderRefused(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be another user")
-	}
-	const nobody = 65534
-	tmp := filepath.Dir(socket(t))
-	if err := os.Chmod(tmp, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(filepath.Dir(dirserver), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("TMPDIR", tmp)
-	t.Setenv("XDG_RUNTIME_DIR", "")
-	t.Setenv("ROCL_SOCKET", "")
-	folder := filepath.Join(tmp, "rocl-0")
-	cmd := exec.Command(dirserver, "--socket", filepath.Join(folder, "directory.sock"), "--log-level", "debug")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	thief := startCommand(t, `"serving"`, cmd)
-	for _, args := range [][]string{{"recv", "a=b"}, {"send", "a=b"}, {"find"}} {
-		cmd := exec.Command(rocl, args...)
-		cmd.Stdin = strings.NewReader("a secret\n")
-		out, err := cmd.CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "not trusted") || !strings.Contains(string(out), folder) {
-			t.Errorf("rocl %v: %v, %s", args, err, out)
-		}
-	}
-	if out, code := run(t, "", dirserver); code != 1 {
-		t.Errorf("dirserver: exit code %d, %s", code, out)
-	}
-	if err := thief.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if l := thief.until(t, "stopping"); !strings.Contains(l, `"contexts":0`) {
-		t.Errorf("the other user's directory was joined: %s", l)
-	}
-}
-
-// Of two daemons one goes on, although the files of the first were removed while it ran. The other
-// ends, and the socket stays.
-func TestFilesRemoved(t *testing.T) {
-	sock := socket(t)
-	first := start(t, `"serving"`, dirserver, "--socket", sock)
-	for _, suffix := range []string{".lock", ".node", ""} {
-		if err := os.Remove(sock + suffix); err != nil {
-			t.Fatal(err)
-		}
-	}
-	second := start(t, "", dirserver, "--socket", sock)
-	ended := make(chan *child, 2)
-	for _, d := range []*child{first, second} {
-		go func() {
-			_ = d.Wait()
-			ended <- d
-		}()
-	}
-	var other *child
-	select {
-	case d := <-ended:
-		if code := d.cmd.ProcessState.ExitCode(); code != 3 {
-			t.Errorf("exit code %d", code)
-		}
-		if other = first; d == first {
-			other = second
-		}
-	case <-time.After(eventually.Patience):
-		t.Fatal("hangs: both go on")
-	}
-	if out, code := find(t, sock, "a=b"); code != 1 {
-		t.Errorf("find: exit code %d, %s", code, out)
-	}
-	if err := other.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
-	if _, err := os.Stat(sock); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
-	}
-}
-
-func TestDrainsOnTerm(t *testing.T) {
-	sock := socket(t)
-	d := start(t, `"serving"`, dirserver, "--socket", sock)
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	d.until(t, "stopping")
-	if err := d.Wait(); err != nil {
-		t.Errorf("SIGTERM: %v", err)
-	}
-	if _, err := os.Stat(sock); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
 	}
 }
 
@@ -488,16 +339,10 @@ func TestDemo(t *testing.T) {
 	}
 	for name, text := range files {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		must(t, os.WriteFile(p, []byte(text), 0o644))
 	}
-	if err := os.Symlink(filepath.Join(dir, "a.txt"), filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join(dir, "a.txt"), filepath.Join(dir, "link")))
 	want := 0
 	word := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9_])alpha($|[^A-Za-z0-9_])`)
 	for _, text := range files {
@@ -527,25 +372,6 @@ func TestDemo(t *testing.T) {
 		}
 		if extra != nil && r.Killed != 1 {
 			t.Errorf("demo %v: %d processes were lost", extra, r.Killed)
-		}
-	}
-}
-
-// Every command has --json and says what it is for.
-func TestCommandTree(t *testing.T) {
-	out, _ := run(t, "", rocl, "--help")
-	for _, c := range []string{"demo", "register", "find", "watch", "recv", "send", "call", "serve", "bench", "completion"} {
-		if !strings.Contains(out, "\n  "+c+" ") {
-			t.Errorf("rocl --help does not name %s", c)
-		}
-		help, code := run(t, "", rocl, c, "--help")
-		if code != 0 || !strings.Contains(help, "--json") {
-			t.Errorf("rocl %s --help: exit code %d, --json named: %v", c, code, strings.Contains(help, "--json"))
-		}
-	}
-	for _, sh := range []string{"bash", "zsh", "fish"} {
-		if out, code := run(t, "", rocl, "completion", sh); code != 0 || len(out) < 500 {
-			t.Errorf("completion for %s: %d bytes, exit code %d", sh, len(out), code)
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -44,34 +43,20 @@ func TestServeAsProcessOne(t *testing.T) {
 	sock := socket(t)
 	p := processOne(t, rocl, "serve", "--socket", sock, "name=one", "--", "sh", "-c", orphan, filepath.Join(t.TempDir(), "pid"))
 	p.until(t, "serving as")
-	cmd := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Patience.String(), "name=one")
+	cmd := exec.Command(rocl, "call", "--socket", sock, "--timeout", eventually.Timeout.String(), "name=one")
 	cmd.Stdin = bytes.NewReader(nil)
-	if out, errOut, code := runCommand(t, eventually.Patience, cmd); code != 0 || out != "reaped\n" {
+	if out, errOut, code := runCommand(t, eventually.Timeout, cmd); code != 0 || out != "reaped\n" {
 		t.Errorf("exit code %d, %q, %q", code, out, errOut)
 	}
 }
 
 // As process 1 dirserver --tpvm reaps the orphans that the programs of tasks leave.
 func TestDirserverAsProcessOne(t *testing.T) {
-	dir := t.TempDir()
-	key := filepath.Join(dir, "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var bind [2]string
-	for i := range bind {
-		var err error
-		if bind[i], err = freeaddr.Loopback(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	key, bind := clusterKey(t), [2]string{freePort(t), freePort(t)}
 	ctx := eventually.Context(t)
 	// A task on another node, since a task starts the programs of its own node itself.
-	task, err := tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.WithSocket(socket(t)),
-		lib.WithCluster("one"), lib.WithMember(cluster.Member{Bind: bind[0], KeyFile: key})))
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := got(tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.WithSocket(socket(t)),
+		lib.WithCluster("one"), lib.WithMember(cluster.Member{Bind: bind[0], KeyFile: key}))))(t)
 	processOne(t, dirserver, "--socket", socket(t), "--tpvm", "one", "--cluster", "one", "--bind", bind[1], "--join", bind[0], "--key-file", key)
 	node := ""
 	eventually.True(t, "the pod serves", func() bool {
@@ -83,19 +68,10 @@ func TestDirserverAsProcessOne(t *testing.T) {
 		}
 		return err == nil && node != ""
 	})
-	defer func() {
-		if err := task.Exit(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer func() { must(t, task.Exit(ctx)) }()
 	var out bytes.Buffer
-	if err := task.Catchout(&out); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(dir, "pid")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, task.Catchout(&out))
+	ps := got(task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid"))))(t)
 	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 0 {
 		t.Errorf("%v %v: %s", s, err, &out)
 	}

@@ -22,7 +22,6 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
-	"github.com/rocl-go/rocl/subsys/tcp"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,24 +65,7 @@ func TestRoutes(t *testing.T) {
 	t.Setenv("ROCL_TEST_SHM", "")
 	c := open(t, sock, lib.WithRules(lib.Rule{Match: lib.Match{"peer": "ruled"}, Over: []string{"tcp"}}))
 	me := register(t, c, lib.Attrs{"me": "yes"})
-	ctx := eventually.Context(t)
-	echoed := func(name string) lib.GID {
-		t.Helper()
-		f, err := c.Find(ctx, lib.Match{"peer": name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := me.SendBytes(ctx, f.ID, 1, []byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		m, err := me.Recv(ctx, lib.From(f.ID))
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
-		return f.Context
-	}
-	one, two, three := echoed("any"), echoed("tcp"), echoed("ruled")
+	one, two, three := greet(t, me, "any", 5).Context, greet(t, me, "tcp", 5).Context, greet(t, me, "ruled", 5).Context
 	all, code := shownRoutes(t, sock)
 	if code != 0 {
 		t.Errorf("exit code %d", code)
@@ -94,9 +76,9 @@ func TestRoutes(t *testing.T) {
 		transport string
 		sent      uint64
 	}
-	var got []end
+	var ends []end
 	for _, r := range all {
-		got = append(got, end{r.Context, r.Peer, string(r.Lane), r.Transport, r.Sent})
+		ends = append(ends, end{r.Context, r.Peer, string(r.Lane), r.Transport, r.Sent})
 		if r.Since.IsZero() || r.Remote == "" && r.Transport != "" || r.Error != "" || r.PID == 0 {
 			t.Errorf("%+v", r)
 		}
@@ -110,21 +92,21 @@ func TestRoutes(t *testing.T) {
 		{c.ID(), three, "tcp", "tcp", 1}, {three, c.ID(), "tcp", "tcp", 0},
 		{c.ID(), three, "", "tcp", 0}, {three, c.ID(), "", "tcp", 1},
 	} {
-		if !slices.Contains(got, want) {
+		if !slices.Contains(ends, want) {
 			t.Errorf("%+v is not shown", want)
 		}
 	}
-	if len(got) != 8 {
-		t.Errorf("%d routes: %+v", len(got), got)
+	if len(ends) != 8 {
+		t.Errorf("%d routes: %+v", len(ends), ends)
 	}
 	out, _ := run(t, "", rocl, "routes", "--socket", sock)
-	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, strconv.Itoa(peers["any"].cmd.Process.Pid)) {
+	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, strconv.Itoa(peers["any"].Cmd.Process.Pid)) {
 		t.Errorf("for people:\n%s", out)
 	}
 	// A stopped process is named, and does not delay the output for the rest.
-	signal(t, peers["ruled"].cmd.Process.Pid, syscall.SIGSTOP)
-	for patience := 300 * time.Millisecond; patience < eventually.Patience; patience *= 2 { // until the others answer in time
-		if all, code = shownRoutes(t, sock, "--timeout", patience.String()); len(all) == 7 {
+	peers["ruled"].signal(t, syscall.SIGSTOP)
+	for limit := 300 * time.Millisecond; limit < eventually.Timeout; limit *= 2 { // until the others answer in time
+		if all, code = shownRoutes(t, sock, "--timeout", limit.String()); len(all) == 7 {
 			break
 		}
 	}
@@ -137,14 +119,9 @@ func TestRoutes(t *testing.T) {
 func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	t.Helper()
 	ctx := eventually.Context(t)
-	f, err := me.Context().Find(ctx, lib.Match{"peer": name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := bytes.Repeat([]byte(name), size/len(name)+1)
-	if err := me.SendBytes(ctx, f.ID, 1, p); err != nil {
-		t.Fatal(err)
-	}
+	f := got(me.Context().Find(ctx, lib.Match{"peer": name}))(t)
+	p := bytes.Repeat([]byte("x"), size)
+	must(t, me.SendBytes(ctx, f.ID, 1, p))
 	m, err := me.Recv(ctx, lib.From(f.ID))
 	if err != nil || !bytes.Equal(m.Bytes(), p) {
 		t.Fatal(m, err)
@@ -205,8 +182,8 @@ func TestNoSharedMemory(t *testing.T) {
 		if s := me.Context().Stats(); s.Sent["tcp"] != 2 || s.Received["tcp"] != 2 {
 			t.Errorf("%s is refused: sent %v", call, s.Sent)
 		}
-		for len(p.lines) > 0 {
-			if l := <-p.lines; strings.Contains(l, "WARN") {
+		for len(p.Lines) > 0 {
+			if l := <-p.Lines; strings.Contains(l, "WARN") {
 				t.Errorf("%s is refused, and it says more: %s", call, l)
 			}
 		}
@@ -248,9 +225,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	const nobody = 65534
 	mine, theirs := socket(t), socket(t)
 	dir := filepath.Dir(theirs)
-	if err := errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
 	as := func(bin string, args ...string) *exec.Cmd {
 		cmd := exec.Command(bin, args...)
 		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "XDG_STATE_HOME=" + dir}
@@ -264,16 +239,9 @@ func TestOtherUserOverTCP(t *testing.T) {
 	c := open(t, mine)
 	me := register(t, c, nil)
 	ctx := eventually.Context(t)
-	var f lib.Found
-	eventually.True(t, "the other user's is found", func() (ok bool) {
-		var err error
-		f, err = c.Find(ctx, lib.Match{"name": "theirs"})
-		return err == nil
-	})
+	f := awaitFound(t, c, lib.Match{"name": "theirs"})
 	for _, size := range []int{10, 100_000} {
-		if err := me.SendBytes(ctx, f.ID, 1, make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, me.SendBytes(ctx, f.ID, 1, make([]byte, size)))
 	}
 	eventually.True(t, "all is acknowledged", func() bool { s := c.Stats(); return s.Sent["tcp"] == 2 && len(s.Sent) == 1 })
 	if r := c.Routes(); len(r) != 1 || r[0].Transport != "tcp" {
@@ -306,17 +274,8 @@ func TestNothingIsInherited(t *testing.T) {
 	p := peer(t, "parent", sock, "parent") // it starts a child process that stays
 	greet(t, me, "parent", 100_000)
 	links := c.Stats().Links
-	p.kill(t)
+	p.Kill()
 	eventually.True(t, "the death is seen", func() bool { return c.Stats().Links == links-1 })
-}
-
-// parent is echo with a child process that outlives it for a while.
-func parent(c *lib.Context, who lib.Attrs) error {
-	cmd := exec.Command("sleep", "5")
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	return echo(c, who)
 }
 
 // On one processor, where no goroutine can poll while another works, shared memory works too, in
@@ -336,28 +295,4 @@ func TestOneProcessor(t *testing.T) {
 	if n := c.Stats().Sent["shm"]; n != 300 {
 		t.Errorf("%d over shared memory", n)
 	}
-}
-
-// The default between processes is shared memory, without any option.
-func TestSharedMemoryByDefault(t *testing.T) {
-	sock := socket(t)
-	start(t, "serving", dirserver, "--socket", sock)
-	start(t, "-", rocl, "recv", "--socket", sock, "name=there")
-	c := open(t, sock)
-	me := register(t, c, nil)
-	ctx := eventually.Context(t)
-	f, err := c.Find(ctx, lib.Match{"name": "there"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := me.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "the message is under way", func() bool { return c.Stats().Sent["shm"] == 1 })
-	only := open(t, sock, lib.WithTransports(tcp.New()))
-	you := register(t, only, nil)
-	if err := you.SendBytes(ctx, f.ID, 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "so is the other", func() bool { return only.Stats().Sent["tcp"] == 1 })
 }

@@ -33,10 +33,7 @@ func TestScale(t *testing.T) {
 	}
 	rs := make([]*lib.Resource, contexts*each)
 	for i := range rs {
-		r, err := cs[i%contexts].Register(ctx, lib.Attrs{"kind": "scale", "i": strconv.Itoa(i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := got(cs[i%contexts].Register(ctx, lib.Attrs{"kind": "scale", "i": strconv.Itoa(i)}))(t)
 		rs[i] = r
 	}
 	t.Logf("%d resources of %d contexts after %v", len(rs), contexts, time.Since(began))
@@ -56,23 +53,15 @@ func TestScale(t *testing.T) {
 	for n := range sample {
 		i := to(n)
 		from := rs[(i+1)%len(rs)]
-		f, err := from.Context().Find(ctx, lib.Match{"kind": "scale", "i": strconv.Itoa(i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := got(from.Context().Find(ctx, lib.Match{"kind": "scale", "i": strconv.Itoa(i)}))(t)
 		if f.ID != rs[i].ID() || f.Context != cs[i%contexts].ID() || f.Attrs.GetString("i") != strconv.Itoa(i) {
 			t.Fatalf("looking for resource %d, %v, %v was found", i, rs[i].ID(), f)
 		}
-		if err := from.SendBytes(ctx, f.ID, uint64(i), []byte(fmt.Sprint("for ", i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.SendBytes(ctx, f.ID, uint64(i), []byte(fmt.Sprint("for ", i))))
 	}
 	for n := range sample {
 		i := to(n)
-		m, err := rs[i].Recv(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := got(rs[i].Recv(ctx))(t)
 		if want := fmt.Sprint("for ", i); string(m.Bytes()) != want || m.Tag() != uint64(i) || m.From() != rs[(i+1)%len(rs)].ID() {
 			t.Errorf("resource %d got %q with tag %d from %v", i, m.Bytes(), m.Tag(), m.From())
 		}

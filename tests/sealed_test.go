@@ -6,14 +6,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	stdtls "crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -86,10 +82,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	for i := range nodes {
 		for j := range nodes {
-			eventually.True(t, "the nodes have met", func() bool {
-				_, err := me[i].Context().Find(ctx, lib.Match{"who": fmt.Sprint(j)})
-				return err == nil
-			})
+			awaitFound(t, me[i].Context(), lib.Match{"who": fmt.Sprint(j)})
 		}
 	}
 
@@ -199,11 +192,11 @@ func TestKeyRotation(t *testing.T) {
 			t.Errorf("with the old key: found %v", f.ID)
 		}
 	}
-	stranger.kill(t)
+	stranger.Kill()
 	// With the new key it is let in.
 	keyFile(t, late, newKey)
 	daemon(late, at, freePort(t))
-	eventually.True(t, "it is a member", func() bool { _, err := c.Find(ctx, lib.Match{"who": "0"}); return err == nil })
+	awaitFound(t, c, lib.Match{"who": "0"})
 }
 
 // lines are the lines that were logged.
@@ -238,27 +231,6 @@ func (l *lines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// counting counts the bytes that are read.
-type counting struct {
-	net.Conn
-	n *atomic.Int64
-}
-
-func (c counting) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.n.Add(int64(n))
-	return n, err
-}
-
-func keyed(t *testing.T, name, key string) *tls.Secrets {
-	t.Helper()
-	c, err := tls.FromSecrets(name, []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // hash returns a key derived from a cluster's key.
 func hash(key []byte, what string) []byte {
 	h := hmac.New(sha256.New, key)
@@ -266,158 +238,61 @@ func hash(key []byte, what string) []byte {
 	return h.Sum(nil)
 }
 
-func newPool(t *testing.T) *buffers.Pool {
-	p := buffers.New()
-	t.Cleanup(func() { p.Close() })
-	return p
-}
-
-// Strangers learn nothing and change nothing, whatever they try at the ports of a member and of its
-// contexts. They come in the clear or with TLS: without a key, with another key, with the previous
-// one, with a context's in place of a member's, or with another cluster's. No byte answers them,
-// and the log gives the reason.
+// The keys of a cluster do not stand for each other: a stranger that has the previous key, the key
+// of a context at the port of a member, or the key of a member at the port of a context, gets no
+// byte as an answer. The same holds for a stranger without TLS. The log gives the reason.
 func TestStrangersAtSealedCluster(t *testing.T) {
 	ctx := eventually.Context(t)
-	dir := t.TempDir()
-	key, bind := filepath.Join(dir, "key"), freePort(t)
+	key, bind := filepath.Join(t.TempDir(), "key"), freePort(t)
 	keyFile(t, key, oldKey)
 	var log lines
 	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
-	mine := register(t, c, lib.Attrs{"who": "mine"})
 	keyFile(t, key, newKey)
 	eventually.True(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
-	linkKey := func(name, key string) string { k := cluster.LinkKey(name, []byte(key)); return string(k[:]) }
-	streamKey := func(key string) string { return string(hash([]byte(key), "rocl stream")) }
-	seen := func(secret string) string { // the name that dialers send, in the clear
-		b, err := hkdf.Key(sha256.New, []byte(secret), nil, "rocl tls 1 name\x00test", 16)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return hex.EncodeToString(b)
-	}
-
-	var at string
+	var at string // of the context
 	for _, a := range c.Addrs() {
 		if s, ok := strings.CutPrefix(a, "tls://"); ok {
 			at = s
 		}
 	}
+	link := func(key string) []byte { k := cluster.LinkKey("test", []byte(key)); return k[:] }
+	stream := func(key string) []byte { return hash([]byte(key), "rocl stream") }
 	const dirProto, linkProto = "rocl-dir/1", "rocl/1"
-	clear := func(b string) func(net.Conn) error {
-		return func(nc net.Conn) error {
-			_, err := nc.Write([]byte(b))
-			_ = nc.(counting).Conn.(*net.TCPConn).CloseWrite()
-			return err
-		}
-	}
-	spoken := func(name, secret, proto string) func(net.Conn) error {
-		return func(nc net.Conn) error {
-			_, err := tls.Client(ctx, nc, keyed(t, name, secret), proto, nil)
-			return err
-		}
-	}
-	plainTLS := func(cfg *stdtls.Config) func(net.Conn) error {
-		cfg.InsecureSkipVerify = true
-		return func(nc net.Conn) error { return stdtls.Client(nc, cfg).HandshakeContext(ctx) }
-	}
-	label := "\xf4\x09rocl test" // memberlist's: 244, length, the label
-	hello := make([]byte, 76)
-	binary.LittleEndian.PutUint32(hello, 44)
-	hello[4] = 1
-	for _, s := range []struct {
-		at, what string
-		do       func(net.Conn) error
-		why      string
+	for what, s := range map[string]struct {
+		at     string
+		secret []byte // nil for a stranger without TLS
+		proto  string
+		why    string
 	}{
-		{bind, "garbage", clear("GET / HTTP/1.1\r\n\r\n"), "TLS handshake"},
-		{bind, "nothing", clear(""), "EOF"},
-		{bind, "gossip in the clear", clear(label + "\x06\x00\x00\x00\x00"), "TLS handshake"},
-		{bind, "a ping in the clear", clear(label + "\x00\x82"), "TLS handshake"},
-		{bind, "a large datagram in the clear", clear("L" + strings.Repeat("\x00", 40)), "TLS handshake"},
-		{bind, "a stream in the clear", clear("W" + strings.Repeat("\x00", 40)), "TLS handshake"},
-		{bind, "the old key", spoken("test", streamKey(oldKey), dirProto), "another secret"},
-		{bind, "another key", spoken("test", streamKey("some other key entirely"), dirProto), "another secret"},
-		{bind, "another cluster", spoken("tost", streamKey(newKey), dirProto), "another cluster"},
-		{bind, "what contexts know", spoken("test", linkKey("test", newKey), dirProto), "another secret"},
-		{bind, "a context's protocol", spoken("test", streamKey(newKey), linkProto), "does not speak"},
-		{bind, "TLS of no name", plainTLS(&stdtls.Config{NextProtos: []string{dirProto}}), "another secret"},
-		{bind, "TLS of another protocol", plainTLS(&stdtls.Config{NextProtos: []string{"h2"}}), "does not speak"},
-		{bind, "TLS 1.2", plainTLS(&stdtls.Config{MaxVersion: stdtls.VersionTLS12, NextProtos: []string{dirProto}, ServerName: seen(streamKey(newKey))}), "versions"},
-		{at, "a context in the clear", clear(string(hello)), "TLS handshake"},
-		{at, "the old key", spoken("test", linkKey("test", oldKey), linkProto), "another secret"},
-		{at, "another key", spoken("test", linkKey("test", "some other key entirely"), linkProto), "another secret"},
-		{at, "another cluster", spoken("tost", linkKey("test", newKey), linkProto), "another cluster"},
-		{at, "the key of the other cluster's", spoken("test", linkKey("tost", newKey), linkProto), "another secret"},
-		{at, "a member's protocol", spoken("test", linkKey("test", newKey), dirProto), "does not speak"},
-		{at, "TLS 1.2", plainTLS(&stdtls.Config{MaxVersion: stdtls.VersionTLS12, NextProtos: []string{linkProto}, ServerName: seen(linkKey("test", newKey))}), "versions"},
+		"member, in the clear":      {bind, nil, "", "TLS handshake"},
+		"member, previous key":      {bind, stream(oldKey), dirProto, "another secret"},
+		"member, key of contexts":   {bind, link(newKey), dirProto, "another secret"},
+		"member, another protocol":  {bind, stream(newKey), linkProto, "does not speak"},
+		"context, in the clear":     {at, nil, "", "TLS handshake"},
+		"context, previous key":     {at, link(oldKey), linkProto, "another secret"},
+		"context, key of members":   {at, stream(newKey), linkProto, "another secret"},
+		"context, another protocol": {at, link(newKey), dirProto, "does not speak"},
 	} {
-		where := map[string]string{bind: "member", at: "context"}[s.at]
-		t.Run(where+"/"+s.what, func(t *testing.T) {
+		t.Run(what, func(t *testing.T) {
 			before := log.count("refused", s.why)
-			nc, err := net.Dial("tcp", s.at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			var heard atomic.Int64
+			nc := &countingConn{got(net.Dial("tcp", s.at))(t), &heard}
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(20 * time.Second))
-			heard := new(atomic.Int64)
-			ear := counting{nc, heard}
-			err = s.do(ear)
+			must(t, nc.SetDeadline(time.Now().Add(eventually.Timeout)))
+			var err error
+			if s.secret == nil {
+				_, err = nc.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+			} else {
+				_, err = tls.Client(ctx, nc, got(tls.FromSecrets("test", s.secret))(t), s.proto, nil)
+			}
 			for err == nil {
-				_, err = ear.Read(make([]byte, 100))
+				_, err = nc.Read(make([]byte, 100))
 			}
-			if n := heard.Load(); n > 0 {
-				t.Errorf("was answered %d bytes", n)
-			}
-			var timeout net.Error
-			if errors.As(err, &timeout) && timeout.Timeout() {
-				t.Errorf("was left waiting: %v", err)
+			if n := heard.Load(); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("was answered %d bytes: %v", n, err)
 			}
 			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
 		})
-	}
-
-	// Packets are tried, too.
-	udp, err := net.Dial("udp", bind)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer udp.Close()
-	for _, b := range []string{"", "x", label + "\x00\x82", label + "\x05rocl", "\x00\x82", "R\x01" + strings.Repeat("\x00", 60), "R\x03" + strings.Repeat("\x01", 60), "R\x07" + strings.Repeat("\x01", 60), strings.Repeat("\xff", 1400)} {
-		if _, err := udp.Write([]byte(b)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually.True(t, "the log says that gossip was refused", func() bool { return log.count("gossip refused") > 0 })
-
-	// After all these, a process with the key is let in, and finds the resource.
-	other := open(t, socket(t), lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{bind}, KeyFile: key}))
-	you := register(t, other, lib.Attrs{"who": "you"})
-	eventually.True(t, "one of us is let in", func() bool {
-		f, err := other.Find(ctx, lib.Match{"who": "mine"})
-		return err == nil && f.ID == mine.ID()
-	})
-	if err := you.SendBytes(ctx, mine.ID(), 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := mine.Recv(ctx)
-	if err != nil || string(m.Bytes()) != "hello" {
-		t.Fatalf("%v: %v", m, err)
-	}
-	m.Release()
-	_ = udp.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-	if n, err := udp.Read(make([]byte, 2000)); err == nil {
-		t.Errorf("a packet was answered with %d bytes", n)
-	}
-	nodes := 0
-	for _, err := range c.FindAll(ctx, lib.Match{lib.AttrKind: "node"}) {
-		if err != nil {
-			t.Error(err)
-		}
-		nodes++
-	}
-	if nodes != 2 {
-		t.Errorf("%d nodes", nodes)
 	}
 }
 
@@ -474,25 +349,19 @@ func TestNoDowngrade(t *testing.T) {
 	// This dispatcher has the key, is of another node, and comes over TCP.
 	link := cluster.LinkKey("test", []byte(oldKey))
 	reports := make(chan error, 1)
+	p := buffers.New()
+	t.Cleanup(func() { p.Close() })
 	d := dispatch.New(dispatch.Config{
 		Self:        resource.MakeGID(mine.ID().Node()^1, 1, 0),
-		Pool:        newPool(t),
+		Pool:        p,
 		Resolve:     func(context.Context, lib.GID) ([]string, error) { return mine.Context().Addrs()[:1], nil },
 		Trust:       func() dispatch.Trust { return dispatch.Trust{Cluster: "test", Keys: [][]byte{link[:]}} },
 		GiveUp:      time.Second,
 		Undelivered: func(u dispatch.Undelivered) { reports <- u.Err },
 	})
 	defer d.Close(ctx)
-	if err := d.Listen(tcp.New(), ""); err != nil {
-		t.Fatal(err)
-	}
-	f, err := d.Flow(mine.ID().Context(), mine.ID().Serial())
-	if err == nil {
-		err = f.SendBytes(ctx, 1, 0, []byte("in the clear"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Listen(tcp.New(), ""))
+	must(t, got(d.Flow(mine.ID().Context(), mine.ID().Serial()))(t).SendBytes(ctx, 1, 0, []byte("in the clear")))
 	undelivered(t, mine, reports)
 	eventually.True(t, "the log says why", func() bool { return log.count("does not seal") > 0 })
 }
@@ -504,50 +373,36 @@ type authority struct {
 	key  ed25519.PrivateKey
 }
 
-func (a *authority) ca() string { return filepath.Join(a.dir, "ca.pem") }
-
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	must(t, err)
 	a := &authority{t.TempDir(), &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, key}
-	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, pub, key)
-	if err == nil {
-		err = os.WriteFile(a.ca(), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	a.write(t, "ca.pem", "CERTIFICATE", a.certify(t, a.cert, key))
 	return a
+}
+
+func (a *authority) ca() string { return filepath.Join(a.dir, "ca.pem") }
+
+func (a *authority) certify(t *testing.T, c *x509.Certificate, of ed25519.PrivateKey) []byte {
+	return got(x509.CreateCertificate(rand.Reader, c, a.cert, of.Public(), a.key))(t)
+}
+
+func (a *authority) write(t *testing.T, name, kind string, der []byte) (path string) {
+	path = filepath.Join(a.dir, name)
+	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	return path
 }
 
 // issue makes a certificate and its key.
 func (a *authority) issue(t *testing.T) (cert, key string) {
 	t.Helper()
-	pub, mine, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, mine, err := ed25519.GenerateKey(rand.Reader)
+	must(t, err)
 	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, pub, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(mine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(a.dir, "cert.pem"), filepath.Join(a.dir, "key.pem")
-	err = errors.Join(os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
-		os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert, key
+	return a.write(t, "cert.pem", "CERTIFICATE", a.certify(t, c, mine)), a.write(t, "key.pem", "PRIVATE KEY", got(x509.MarshalPKCS8PrivateKey(mine))(t))
 }
 
 // Nodes with the operator's certificates find and reach each other, whether a daemon serves or a
@@ -564,28 +419,21 @@ func TestOwnCertificates(t *testing.T) {
 	cert, key := a.issue(t)
 	one, two, first := socket(t), socket(t), freePort(t)
 	d := start(t, `"serving"`, dirserver, "--socket", one, "--bind", first, "--cluster", "test", "--key-file", keys, "--tls-cert", cert, "--tls-key", key, "--tls-ca", a.ca())
-	for k, v := range map[string]string{"ROCL_TLS_CERT": cert, "ROCL_TLS_KEY": key, "ROCL_TLS_CA": a.ca()} {
+	variables := map[string]string{"ROCL_TLS_CERT": cert, "ROCL_TLS_KEY": key, "ROCL_TLS_CA": a.ca()}
+	for k, v := range variables {
 		t.Setenv(k, v)
 	}
 	me := register(t, open(t, one, lib.WithTransports(tcp.New())), lib.Attrs{"who": "me"})
 	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
-	eventually.True(t, "it is found", func() bool {
-		_, err := you.Context().Find(ctx, lib.Match{"who": "me"})
-		return err == nil
-	})
-	if err := you.SendBytes(ctx, me.ID(), 0, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	m, err := me.Recv(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	awaitFound(t, you.Context(), lib.Match{"who": "me"})
+	must(t, you.SendBytes(ctx, me.ID(), 0, []byte("hello")))
+	m := got(me.Recv(ctx))(t)
 	m.Release()
 	if s := you.Context().Stats(); s.Sent["tls"] != 1 {
 		t.Errorf("sent over %v", s.Sent)
 	}
 
-	for k := range map[string]string{"ROCL_TLS_CERT": cert, "ROCL_TLS_KEY": key, "ROCL_TLS_CA": a.ca()} {
+	for k := range variables {
 		t.Setenv(k, "")
 	}
 	refused := func(what, says string, opts ...lib.Option) {

@@ -26,13 +26,11 @@ func TestSignalTwice(t *testing.T) {
 	for range 10 {
 		sock := socket(t)
 		d := start(t, `"serving"`, dirserver, "--socket", sock)
-		if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Cmd.Process.Signal(syscall.SIGTERM))
 		d.until(t, `"stopping"`)
-		_ = d.cmd.Process.Signal(syscall.SIGTERM) // unless the daemon has ended already
-		_ = d.cmd.Process.Signal(syscall.SIGINT)
-		for range d.lines {
+		_ = d.Cmd.Process.Signal(syscall.SIGTERM) // unless the daemon has ended already
+		_ = d.Cmd.Process.Signal(syscall.SIGINT)
+		for range d.Lines {
 		}
 		if err := d.Wait(); err != nil {
 			t.Errorf("dirserver: %v", err)
@@ -44,9 +42,9 @@ func TestSignalTwice(t *testing.T) {
 	sock := socket(t)
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "-v", "name=there") // this command serves the node
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM} {
-		_ = r.cmd.Process.Signal(s)
+		_ = r.Cmd.Process.Signal(s)
 	}
-	for range r.lines {
+	for range r.Lines {
 	}
 	if err := r.Wait(); err != nil {
 		t.Errorf("rocl recv: %v", err)
@@ -73,12 +71,7 @@ func TestLogReaderGone(t *testing.T) {
 			t.Fatalf("find: exit code %d", code)
 		}
 	}
-	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Wait(); err != nil {
-		t.Error(err)
-	}
+	d.stop(t)
 	if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
@@ -92,13 +85,8 @@ func TestLogNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	size, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
+	size := got(unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096))(t)
+	got(w.Write(make([]byte, size)))(t)
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
 	cmd.Stderr = w
 	d := launchUnmerged(t, cmd)
@@ -107,15 +95,13 @@ func TestLogNotRead(t *testing.T) {
 		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
 		return code == 1
 	})
-	if err := d.Cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-d.Ended():
 		if err := d.Wait(); err != nil {
 			t.Error(err)
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("it does not end")
 	}
 }

@@ -31,12 +31,9 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 func TestSilentDirectory(t *testing.T) {
 	stopped := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)
-	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
+	d.signal(t, syscall.SIGSTOP)
 	silent := socket(t)
-	l, err := net.Listen("unix", silent) // the kernel accepts connections; nothing reads from them
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := got(net.Listen("unix", silent))(t) // the kernel accepts connections; nothing reads from them
 	t.Cleanup(func() { l.Close() })
 	for _, args := range []string{"find", "find --cluster a=b", "nodes", "routes", "search-trace a=b", "send a=b", "send --wait 100ms a=b", "register a=b", "recv a=b", "watch a=b", "demo ."} {
 		t.Run(args, func(t *testing.T) {
@@ -74,14 +71,10 @@ func TestStoppedWhileAsked(t *testing.T) {
 	cmd.Stdin = in
 	s := startCommand(t, "sending to", cmd)
 	in.Close()
-	if _, err := w.WriteString("hello\n"); err != nil {
-		t.Fatal(err)
-	}
+	got(w.WriteString("hello\n"))(t)
 	r.until(t, "hello")
-	signal(t, d.cmd.Process.Pid, syscall.SIGSTOP)
-	if _, err := w.WriteString("again\n"); err != nil {
-		t.Fatal(err)
-	}
+	d.signal(t, syscall.SIGSTOP)
+	got(w.WriteString("again\n"))(t)
 	w.Close()
 	r.until(t, "again")
 	ended := make(chan error, 1)
@@ -91,7 +84,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("send hangs")
 	}
 }
@@ -102,7 +95,7 @@ func TestSendWaitsForDirectory(t *testing.T) {
 	cmd := exec.Command(rocl, "send", "--socket", sock, "--wait", "30s", "-v", "name=there")
 	cmd.Stdin = strings.NewReader("hello\n")
 	s := launch(t, cmd)
-	if first := <-s.lines; !strings.Contains(first, "waiting for a directory") {
+	if first := <-s.Lines; !strings.Contains(first, "waiting for a directory") {
 		t.Errorf("it said %q first", first)
 	}
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "1", "name=there")
@@ -141,17 +134,9 @@ func newTerminal(t *testing.T) *os.File {
 		t.Skip("no pseudo terminals here: ", err)
 	}
 	t.Cleanup(func() { m.Close() })
-	if err := unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetUint32(int(m.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
+	n := got(unix.IoctlGetUint32(int(m.Fd()), unix.TIOCGPTN))(t)
+	s := got(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }

@@ -4,7 +4,6 @@ package tests
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -29,29 +28,16 @@ const askedAtATime = 1000
 // asks puts questions without end, in the main thread. It marks their beginning by the system call
 // getsid and their end by getpgid, which nothing else calls. Between the marks the Go runtime has
 // all the memory that it needs, and does not collect garbage.
-func asks(c *lib.Context, who lib.Attrs) error {
-	ctx := context.Background()
-	r, err := c.Register(ctx, who)
-	if err != nil {
-		return err
-	}
-	ask := func() error {
-		f, err := c.Find(ctx, lib.Match(who))
-		if err != nil {
-			return err
-		}
-		_, err = c.Lookup(ctx, f.ID)
-		return err
-	}
+func asks(t testing.TB, c *lib.Context, who lib.Attrs) {
+	got(c.Register(bg, who))(t)
+	ask := func() { got(c.Lookup(bg, got(c.Find(bg, lib.Match(who)))(t).ID))(t) }
 	for c.Stats().Mapped < 10 {
-		if err := ask(); err != nil {
-			return err
-		}
+		ask()
 	}
 	if unix.Gettid() != unix.Getpid() {
-		return errors.New("this is not the main thread, which the test traces")
+		t.Fatal("this is not the main thread, which the test traces")
 	}
-	fmt.Println("registered", r.ID())
+	fmt.Println("registered")
 	for {
 		debug.SetGCPercent(100)
 		_ = make([]byte, 64<<20)
@@ -59,9 +45,7 @@ func asks(c *lib.Context, who lib.Attrs) error {
 		debug.SetGCPercent(-1)
 		_, _ = unix.Getsid(0)
 		for range askedAtATime {
-			if err := ask(); err != nil {
-				return err
-			}
+			ask()
 		}
 		_, _ = unix.Getpgid(0)
 	}
@@ -129,13 +113,8 @@ func startUnwaited(t *testing.T, part, sock, name string) *exec.Cmd {
 	cmd := subprocess.Self("peer", part, sock, name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := got(cmd.StdoutPipe())(t)
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

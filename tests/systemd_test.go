@@ -23,18 +23,13 @@ const units = "../packaging/systemd"
 func TestUnitFiles(t *testing.T) {
 	tool := need(t, "systemd-analyze")
 	for _, manager := range []string{"user", "system"} {
-		text, err := os.ReadFile(filepath.Join(units, manager, "dirserver.service"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := got(os.ReadFile(filepath.Join(units, manager, "dirserver.service")))(t)
 		file := filepath.Join(t.TempDir(), "dirserver.service")
 		text = []byte(strings.Replace(string(text), "/usr/local/bin/dirserver", dirserver, 1))
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, text, 0o600))
 		cmd := exec.Command(tool, "verify", "--man=no", "--"+manager, file)
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "SYSTEMD_LOG_LEVEL=warning")
-		out, errOut, code := runCommand(t, eventually.Patience, cmd)
+		out, errOut, code := runCommand(t, eventually.Timeout, cmd)
 		if code != 0 || strings.Contains(out+errOut, "dirserver.service") {
 			t.Errorf("%s: exit code %d, %s%s", manager, code, out, errOut)
 		}
@@ -72,16 +67,9 @@ func newManager(t *testing.T) *manager {
 	}
 	dir := filepath.Dir(socket(t))
 	m := &manager{t: t, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_CONFIG_HOME="+dir+"/config", "DBUS_SESSION_BUS_ADDRESS="), dir: dir + "/config/systemd/user/dirserver.service.d"}
-	if err := os.MkdirAll(m.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(units, "user/dirserver.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(filepath.Dir(m.dir), "dirserver.service"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(m.dir, 0o700))
+	text := got(os.ReadFile(filepath.Join(units, "user/dirserver.service")))(t)
+	must(t, os.WriteFile(filepath.Join(filepath.Dir(m.dir), "dirserver.service"), text, 0o600))
 	// systemd starts a user manager only on a machine that it has booted, which has this folder.
 	booted := "mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && exec " + systemd + " --user --unit=basic.target"
 	cmd := exec.Command(unshare, "--mount", "sh", "-c", booted)
@@ -92,7 +80,7 @@ func newManager(t *testing.T) *manager {
 		_, _ = m.systemctl("exit")
 		select {
 		case <-p.Ended():
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			t.Error("the user manager does not end")
 		}
 	})
@@ -112,7 +100,7 @@ func newManager(t *testing.T) *manager {
 func (m *manager) systemctl(args ...string) (out string, code int) {
 	cmd := exec.Command("nsenter", append([]string{"--mount", "--target", m.pid, "systemctl", "--user"}, args...)...)
 	cmd.Env = m.env
-	out, errOut, code := runCommand(m.t, eventually.Patience, cmd)
+	out, errOut, code := runCommand(m.t, eventually.Timeout, cmd)
 	return out + errOut, code
 }
 
@@ -120,9 +108,7 @@ func (m *manager) systemctl(args ...string) (out string, code int) {
 func (m *manager) start(args ...string) {
 	m.t.Helper()
 	text := fmt.Sprintf("[Service]\nRestartSec=10ms\nExecStart=\nExecStart=%s %s\n", dirserver, strings.Join(args, " "))
-	if err := os.WriteFile(filepath.Join(m.dir, "test.conf"), []byte(text), 0o600); err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, os.WriteFile(filepath.Join(m.dir, "test.conf"), []byte(text), 0o600))
 	for _, c := range []string{"daemon-reload", "reset-failed", "start --no-block dirserver"} {
 		if out, code := m.systemctl(strings.Fields(c)...); code != 0 {
 			m.t.Fatalf("systemctl %s: exit code %d, %s", c, code, out)
@@ -171,7 +157,7 @@ func TestUnderSystemd(t *testing.T) {
 	if ids, code := find(t, sock, "type=lamp"); len(ids) != 1 || code != 3 { // 3: not every node was asked
 		t.Errorf("rocl find: %v, exit code %d", ids, code)
 	}
-	p.kill(t)
+	p.Kill()
 	if _, restarts := m.is(); restarts != 0 {
 		t.Errorf("%d restarts", restarts)
 	}
@@ -181,10 +167,7 @@ func TestUnderSystemd(t *testing.T) {
 	m.until("it is started after a crash", func(state string, restarts int) bool { return state == "active" && restarts == 1 })
 	m.stop()
 
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := got(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	m.start("--socket", sock, "--http", taken.Addr().String())
 	m.until("it is started again and again", func(_ string, restarts int) bool { return restarts > 6 }) // systemd's limit is 5
@@ -200,5 +183,5 @@ func TestUnderSystemd(t *testing.T) {
 	if _, restarts := m.is(); restarts != 0 {
 		t.Errorf("%d restarts for a reason that lasts", restarts)
 	}
-	other.kill(t)
+	other.Kill()
 }

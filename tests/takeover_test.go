@@ -53,13 +53,8 @@ func serverKilled(t *testing.T) (took map[string]time.Duration) {
 	me, caller := register(t, near, nil), register(t, far, nil)
 	ctx, cancel := context.WithCancel(eventually.Context(t))
 	defer cancel()
-	target, err := near.Find(ctx, lib.Match{"i": "first"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := me.Monitor(ctx, target.ID, 1); err != nil {
-		t.Fatal(err)
-	}
+	target := got(near.Find(ctx, lib.Match{"i": "first"}))(t)
+	got(me.Monitor(ctx, target.ID, 1))(t)
 	type news struct {
 		what string
 		err  error
@@ -97,7 +92,7 @@ func serverKilled(t *testing.T) (took map[string]time.Duration) {
 	<-synced
 	eventually.True(t, "the call is under way", func() bool { return far.Stats().Calls > 0 })
 	killed := time.Now()
-	first.kill(t)
+	first.Kill()
 	took = map[string]time.Duration{}
 	for range cap(all) {
 		n := <-all
@@ -120,17 +115,14 @@ func TestNoProcessTakesOver(t *testing.T) {
 	c := open(t, sock, lib.JoinOnly(), lib.WithGiveUp(100*time.Millisecond))
 	me := register(t, c, nil)
 	ctx := eventually.Context(t)
-	target, err := c.Find(ctx, lib.Match{"i": "first"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := got(c.Find(ctx, lib.Match{"i": "first"}))(t)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := me.CallBytes(ctx, target.ID, 1, nil)
 		ended <- err
 	}()
 	eventually.True(t, "the call is under way", func() bool { return c.Stats().Calls > 0 })
-	first.kill(t)
+	first.Kill()
 	if err := <-ended; !errors.Is(err, lib.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}

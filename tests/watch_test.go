@@ -4,8 +4,6 @@ package tests
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -82,7 +80,7 @@ func follow(t *testing.T, c *lib.Context) *follower {
 func (f *follower) want(kind directory.EventKind, names ...string) {
 	f.t.Helper()
 	for len(names) > 0 {
-		ev, ok := f.next(eventually.Patience, kind, names...)
+		ev, ok := f.next(eventually.Timeout, kind, names...)
 		if !ok {
 			f.t.Fatalf("not %v: %q", kind, names)
 		}
@@ -111,10 +109,7 @@ func (f *follower) none(what string, d time.Duration) {
 // node when gossip says so. Both appear again when they are back. See also TestProcessDeathSeen.
 func TestClusterWatch(t *testing.T) {
 	nice.Raise(t) // the resources of a daemon that is late for a second are gone
-	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	key := clusterKey(t)
 	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
 	daemon := func(i int) *child {
 		return start(t, "serving", dirserver, "--socket", sockets[i], "--bind", binds[i], "--join", binds[1-i], "--cluster", "test", "--key-file", key)
@@ -134,7 +129,7 @@ func TestClusterWatch(t *testing.T) {
 		f.want(lib.Appeared, "stays", "first", "me")
 		f.want(lib.Synced, "")
 	}
-	first.kill(t)
+	first.Kill()
 	here.want(lib.Gone, "first")
 	there.want(lib.Gone, "first")
 
@@ -147,19 +142,19 @@ func TestClusterWatch(t *testing.T) {
 	c := holder("killed")
 	both(lib.Appeared)
 	for range 20 {
-		c.kill(t)
+		c.Kill()
 		c = holder("killed")
 		both(lib.Gone)
 		both(lib.Appeared)
 	}
-	c.kill(t)
+	c.Kill()
 	both(lib.Gone)
 
 	// restart kills a daemon, calls do, and starts the daemon again.
 	restart := func(i int, resident string, do func()) {
 		o := &outage{resident: resident, killed: time.Now()}
 		here.outages, there.outages = append(here.outages, o), append(there.outages, o)
-		daemons[i].kill(t)
+		daemons[i].Kill()
 		do()
 		daemons[i] = daemon(i)
 		o.back = time.Now()
@@ -173,13 +168,13 @@ func TestClusterWatch(t *testing.T) {
 
 	var third *child
 	restart(1, "me", func() { // the daemon of the watcher's node
-		second.kill(t)
+		second.Kill()
 		third = holder("third")
 		there.want(lib.Gone, "second")
 		there.want(lib.Appeared, "third")
 	})
 	for range 2 { // in this order or in the other
-		ev, ok := here.next(eventually.Patience, 0)
+		ev, ok := here.next(eventually.Timeout, 0)
 		if !ok {
 			t.Fatal("the watch has not noticed what happened meanwhile")
 		}
@@ -187,18 +182,18 @@ func TestClusterWatch(t *testing.T) {
 			t.Fatalf("after the restart: %v %q", ev.Kind, name)
 		}
 	}
-	third.kill(t)
+	third.Kill()
 	here.want(lib.Gone, "third")
 	there.want(lib.Gone, "third")
 
-	stays.kill(t)
+	stays.Kill()
 	here.want(lib.Gone, "stays")
 	there.want(lib.Gone, "stays")
 	holder("last")
 	here.want(lib.Appeared, "last")
 	there.want(lib.Appeared, "last")
-	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGSTOP) // the node is dead, for all that the other members can see
+	daemons[0].signal(t, syscall.SIGSTOP) // the node is dead, for all that the other members can see
 	here.want(lib.Gone, "last")
-	signal(t, daemons[0].cmd.Process.Pid, syscall.SIGCONT)
+	daemons[0].signal(t, syscall.SIGCONT)
 	here.want(lib.Appeared, "last")
 }

@@ -286,8 +286,7 @@ type shell struct {
 	out    *bufio.Reader
 	output *tail
 	stop   func() bool
-	waited bool
-	err    error // of the command; valid when waited is set
+	wait   func() error // waits for the command, and returns its error
 }
 
 // startShell starts a command that runs on another host. The end of ctx kills the command.
@@ -307,6 +306,13 @@ func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
+	s.wait = sync.OnceValue(func() error {
+		err := cmd.Wait()
+		if errors.Is(err, exec.ErrWaitDelay) {
+			return nil
+		}
+		return err
+	})
 	s.stop = context.AfterFunc(ctx, func() {
 		_ = cmd.Process.Kill()
 		_ = out.Close() // a process that the command has started may hold it open
@@ -353,26 +359,14 @@ func (s *shell) release() error {
 	return s.wait()
 }
 
-func (s *shell) wait() error {
-	if !s.waited {
-		s.waited = true
-		if err := s.cmd.Wait(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-			s.err = err
-		}
-	}
-	return s.err
-}
-
-// end ends the command if it still runs, and with it a pod that was not released.
-func (s *shell) end() {
+// end ends the command if it still runs, and with it a pod that was not released. It returns the
+// error of the command.
+func (s *shell) end() error {
 	s.stop()
-	if s.waited {
-		return
-	}
 	_ = s.in.Close()
 	kill := time.AfterFunc(shellTime, func() { _ = s.cmd.Process.Kill() })
 	defer kill.Stop()
-	_ = s.wait()
+	return s.wait()
 }
 
 // probe returns the command of the shell with "true" in place of the remote command, which is the
@@ -384,7 +378,7 @@ func (s *shell) probe() string {
 
 // failed returns the error of a host whose pod could not be started for the reason err.
 func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostError {
-	s.end()
+	ended := s.end()
 	e := &HostError{Host: host, Err: err, Output: s.output.String()}
 	var podErr *errPod
 	var exit *exec.ExitError
@@ -393,12 +387,12 @@ func (s *shell) failed(ctx context.Context, host, pod string, err error) *HostEr
 		e.Err = context.Cause(ctx)
 	case errors.As(err, &podErr):
 		e.Advice = fmt.Sprintf("see that a dirserver runs on %s, or %q by hand", host, pod)
-	case errors.As(s.err, &exit) && exit.ExitCode() == 255:
-		e.Err, e.Advice = s.err, fmt.Sprintf("see that '%s' works and asks for nothing", s.probe())
-	case errors.As(s.err, &exit) && exit.ExitCode() == 127:
-		e.Err, e.Advice = s.err, fmt.Sprintf("%s is not in the PATH of commands on %s: install it there, or name it with its path in %s", pod, host, EnvPod)
-	case s.err != nil:
-		e.Err = fmt.Errorf("%w: %w", err, s.err)
+	case errors.As(ended, &exit) && exit.ExitCode() == 255:
+		e.Err, e.Advice = ended, fmt.Sprintf("see that '%s' works and asks for nothing", s.probe())
+	case errors.As(ended, &exit) && exit.ExitCode() == 127:
+		e.Err, e.Advice = ended, fmt.Sprintf("%s is not in the PATH of commands on %s: install it there, or name it with its path in %s", pod, host, EnvPod)
+	case ended != nil:
+		e.Err = fmt.Errorf("%w: %w", err, ended)
 	}
 	return e
 }
@@ -520,12 +514,8 @@ func (t *Task) endPodAt(ctx context.Context, id TID) error {
 	if _, err := r.Monitor(ctx, id, 0); err != nil {
 		return err
 	}
-	d, err := ask[done](ctx, t, id, podEnd, endPod{})
-	if err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
+	if _, err := ask[done](ctx, t, id, podEnd, endPod{}); err != nil && !IsGone(err) && !errors.Is(err, rocl.ErrNoReply) {
 		return err
-	}
-	if d.Error != "" {
-		return remoteError(d.Error)
 	}
 	m, err := r.Recv(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // context. The program's first argument says what it does then, as in PVM's inherit1 to inherit3:
 // "spawn" a child; "change" the context and spawn a child; or nothing. The program passes the
 // report of a child on to its own parent.
-func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string) error) error {
+func reportMsgContext(ctx context.Context, t *tpvm.Task) error {
 	began := t.MsgContext()
 	tell := func(c tpvm.MsgContext) error {
 		return tpvm.SendValues(ctx, t.Thread, t.Parent(), 1, []uint32{uint32(c)})
@@ -40,9 +40,10 @@ func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string)
 		}
 		fallthrough
 	case "spawn":
-		if err := spawn("nothing"); err != nil {
+		if _, err := t.Spawn(ctx, tpvm.Self, 1, tpvm.Args("nothing"), program("inherit")); err != nil {
 			return err
 		}
+		defer t.WaitChildren()
 		var v [1]uint32
 		if _, _, err := tpvm.RecvValues(ctx, t.Thread, tpvm.AnyTask, tpvm.AnyTag, v[:]); err != nil {
 			return err
@@ -56,19 +57,7 @@ func reportMsgContext(ctx context.Context, t *tpvm.Task, spawn func(name string)
 }
 
 func init() {
-	programs["inherit"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
-		err = reportMsgContext(ctx, t, func(name string) error {
-			_, err := t.Spawn(ctx, tpvm.Self, 1, tpvm.Args(name), program("inherit"))
-			return err
-		})
-		t.WaitChildren()
-		return errors.Join(err, t.Exit(ctx))
-	}
+	programs["inherit"] = asTask(reportMsgContext)
 }
 
 // Children begin in the message context in which their parent was at the spawn. It is the one in
@@ -76,26 +65,14 @@ func init() {
 func TestInherit(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	mine, err := task.NewContext(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mine := must(task.NewContext(ctx))(t)
 	old, err := task.SetContext(mine)
 	if err != nil || old != 0 {
 		t.Fatal(old, err)
 	}
 	for _, what := range []string{"spawn", "change"} {
-		ids, err := task.Spawn(ctx, self(t), 1, tpvm.Args(what), program("inherit"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		hear := func() tpvm.MsgContext {
-			var v [1]uint32
-			if _, _, err := tpvm.RecvValues(ctx, task.Thread, ids[0], 1, v[:]); err != nil {
-				t.Fatal(err)
-			}
-			return tpvm.MsgContext(v[0])
-		}
+		ids := must(task.Spawn(ctx, self(t), 1, tpvm.Args(what), program("inherit")))(t)
+		hear := func() tpvm.MsgContext { return tpvm.MsgContext(recvInt(t, task.Thread, ids[0], 1)) }
 		if c := hear(); c != mine {
 			t.Errorf("%s: the child began in %v, not %v", what, c, mine)
 		}
@@ -110,12 +87,8 @@ func TestInherit(t *testing.T) {
 			t.Errorf("%s: the child's child began in %v, not %v", what, c, want)
 		}
 	}
-	if err := task.FreeContext(mine); err != nil {
-		t.Error(err)
-	}
-	if err := task.FreeContext(mine); !errors.Is(err, tpvm.ErrBadParam) {
-		t.Error(err)
-	}
+	check(t, task.FreeContext(mine))
+	wantErr(t, task.FreeContext(mine), tpvm.ErrBadParam)
 }
 
 // Messages of another context stay in the mailbox until their context is chosen, whatever their tag
@@ -124,48 +97,33 @@ func TestContextsSeparate(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 2)
 	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(1))
-	c, err := a.NewContext(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(a.NewContext(ctx))(t)
 	other, err := b.NewContext(ctx)
 	if err != nil || other == c || strconv.Itoa(int(c)) != c.String() {
 		t.Fatal(other, c, err)
 	}
 	sendInt(t, a.Thread, b.ID(), 1, 10)
-	if _, err := a.SetContext(c); err != nil {
-		t.Fatal(err)
-	}
+	must(a.SetContext(c))(t)
 	sendInt(t, a.Thread, b.ID(), 1, 20)
-	if _, err := b.SetContext(c); err != nil {
-		t.Fatal(err)
-	}
+	must(b.SetContext(c))(t)
 	if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != 20 {
 		t.Error(k)
 	}
-	if _, err := b.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
 	if old, err := b.SetContext(0); old != c || err != nil {
 		t.Error(old, err)
 	}
 	if k := recvInt(t, b.Thread, a.ID(), 1); k != 10 {
 		t.Error(k)
 	}
-	if _, err := b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
+	must(b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
 		return tpvm.SendValues(ctx, th, th.Parent(), 1, []uint32{uint32(th.MsgContext())})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Spawn(ctx, "tells", 1); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	must(a.Spawn(ctx, "tells", 1))(t)
 	if k := recvInt(t, a.Thread, tpvm.AnyTask, tpvm.AnyTag); tpvm.MsgContext(k) != c {
 		t.Error(k, c)
 	}
-	if _, err := a.SetContext(1 << 30); !errors.Is(err, tpvm.ErrBadParam) {
-		t.Error(err)
-	}
+	wantErr(t, second(a.SetContext(1<<30)), tpvm.ErrBadParam)
 }
 
 // pvm_recv receives what pvm_psend has sent, and the reverse, in each encoding. A buffer of the
@@ -174,9 +132,7 @@ func TestValues(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 1)
 	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(0))
-	if err := tpvm.SendValues(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tpvm.SendValues(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}))
 	m, err := b.Recv(ctx, a.ID(), 1)
 	if err != nil || m.Len() != 24 {
 		t.Fatal(m, err)
@@ -194,43 +150,27 @@ func TestValues(t *testing.T) {
 		testValues(t, a.Thread, b.Thread, enc, []float32{1.5})
 		testValues(t, a.Thread, b.Thread, enc, []complex128{1i})
 	}
-	if err := a.SendBytes(ctx, b.ID(), 2, []byte("abc")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.SendBytes(ctx, b.ID(), 2, []byte("abc")))
 	two := make([]byte, 2)
 	if n, i, err := tpvm.RecvValues(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
 		t.Error(n, two, i, err)
 	}
-	if err := tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}); !errors.Is(err, tpvm.ErrBadParam) {
-		t.Error(err)
-	}
+	wantErr(t, tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}), tpvm.ErrBadParam)
 
-	mem, err := a.Rocl().Buffer(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mem := must(a.Rocl().Buffer(1 << 20))(t)
 	clear(mem.Bytes())
 	mem.Bytes()[1<<20-1] = 42
 	p := a.Buffer(pack.InPlace)
-	if err := p.PackBuffer(mem); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.PackBuffer(mem))
 	at := &mem.Bytes()[0]
-	if err := a.Mcast(ctx, []tpvm.TID{b.ID(), b.ID()}, 3, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.SendBuffer(ctx, b.ID(), 3, mem); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Mcast(ctx, []tpvm.TID{b.ID(), b.ID()}, 3, p))
+	check(t, a.SendBuffer(ctx, b.ID(), 3, mem))
 	p.Reset(pack.InPlace)
 	for range 3 {
 		if i, err := b.Probe(a.ID(), 3); err != nil || i.Len != 1<<20 || i.Tag != 3 {
 			t.Error(i, err)
 		}
-		m, err := b.Recv(ctx, a.ID(), 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(b.Recv(ctx, a.ID(), 3))(t)
 		got, err := pack.View[byte](&m.Reader, m.Len())
 		if err != nil || len(got) != 1<<20 || got[1<<20-1] != 42 || &got[0] != at {
 			t.Error("the memory was copied, or is another", len(got), err)
@@ -243,12 +183,8 @@ func testValues[T pack.Number](t *testing.T, a, b *tpvm.Thread, enc pack.Encodin
 	t.Helper()
 	ctx := deadline(t)
 	p := a.Buffer(enc)
-	if err := pack.Pack(p, v, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Send(ctx, b.ID(), 4, p); err != nil {
-		t.Fatal(err)
-	}
+	check(t, pack.Pack(p, v, 1))
+	check(t, a.Send(ctx, b.ID(), 4, p))
 	got := make([]T, len(v)+2)
 	n, i, err := tpvm.RecvValues(ctx, b, tpvm.AnyTask, tpvm.AnyTag, got)
 	if n != len(v) && !(enc == pack.Default && n == 4) /* bytes, padded */ || err != nil || i.Tag != 4 || i.From != a.ID() {

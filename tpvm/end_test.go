@@ -11,18 +11,12 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
 func init() {
 	// family spawns a program that enrols and starts one that does not. It tells its own parent of
 	// them, and stays. Both end with it if its argument says so.
-	programs["family"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["family"] = asTask(func(ctx context.Context, t *tpvm.Task) error {
 		var opts []tpvm.SpawnOption
 		if t.Args()[0] == "end" {
 			opts = append(opts, tpvm.EndWithParent())
@@ -35,22 +29,13 @@ func init() {
 		if err != nil {
 			return err
 		}
-		b := t.Buffer(pack.Default)
-		if err := errors.Join(b.PackString(ids[0].String()), pack.Pack(b, []int32{int32(ps[0].PID())}, 1)); err != nil {
-			return err
-		}
-		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+		if err := t.SendPacked(ctx, t.Parent(), 1, ids[0].String(), ps[0].PID()); err != nil {
 			return err
 		}
 		select {}
-	}
+	})
 	// reports waits for a message, sends to its parent, and reports how that went.
-	programs["reports"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["reports"] = asTask(func(ctx context.Context, t *tpvm.Task) error {
 		m, err := t.Recv(ctx, tpvm.AnyTask, 2)
 		if err != nil {
 			return err
@@ -76,8 +61,8 @@ func init() {
 		if errors.Is(err, rocl.ErrGone) {
 			tag = 4
 		}
-		return errors.Join(t.SendPacked(ctx, from, tag, fmt.Sprint(err)), t.Exit(ctx))
-	}
+		return t.SendPacked(ctx, from, tag, fmt.Sprint(err))
+	})
 }
 
 // family spawns a parent, and returns it with its children: a task, and a process that is not a
@@ -85,32 +70,16 @@ func init() {
 func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, pid int) {
 	t.Helper()
 	ctx := deadline(t)
-	ids, err := task.Spawn(ctx, self(t), 1, tpvm.Args(how), program("family"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := task.Recv(ctx, ids[0], 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Release()
-	s, err := m.UnpackString()
-	n := make([]int32, 1)
-	if err := errors.Join(err, pack.Unpack(&m.Reader, n, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if child, err = rocl.ParseGID(s); err != nil {
-		t.Fatal(err)
-	}
-	return ids[0], child, int(n[0])
+	ids := must(task.Spawn(ctx, self(t), 1, tpvm.Args(how), program("family")))(t)
+	var s string
+	must(task.RecvInto(ctx, ids[0], 1, &s, &pid))(t)
+	return ids[0], must(rocl.ParseGID(s))(t), pid
 }
 
 // kill kills the process of a task that the test has spawned.
 func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 	t.Helper()
-	if err := task.Signal(deadline(t), id, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Signal(deadline(t), id, syscall.SIGKILL))
 	if s, err := task.Wait(deadline(t), id); err != nil || s.Signal != syscall.SIGKILL {
 		t.Fatal(s, err)
 	}
@@ -126,42 +95,21 @@ func TestEndWithParent(t *testing.T) {
 	task := enrol(t, alone(t))
 	parent, child, pid := family(t, task, "end")
 	sibling, other, otherPID := family(t, task, "end") // the sibling has another parent
-	if _, err := task.Notify(ctx, 9, child); err != nil {
-		t.Fatal(err)
-	}
-	process, err := pidfd(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(task.Notify(ctx, 9, child))(t)
+	process := must(pidfd(pid))(t)
 	kill(t, task, parent)
-	m, err := task.Recv(ctx, child, 9)
-	if err != nil || !m.IsGone() {
-		t.Fatal(m, err)
-	}
-	m.Release()
-	if err := process.wait(); err != nil {
-		t.Error(err)
-	}
+	wantEnds(t, task, 9, child)
+	check(t, process.wait())
 	if err := syscall.Kill(otherPID, 0); err != nil {
 		t.Error("the child of a sibling has ended too:", err)
 	}
 	otherProcess := processOf(t, task, other)
-	if err := task.Send(ctx, other, 2, nil); err != nil {
-		t.Error(err)
-	}
-	if m, err = task.Recv(ctx, other, 3); err != nil {
-		t.Fatal(err)
-	}
-	m.Release()
-	if process, err = pidfd(otherPID); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Send(ctx, other, 2, nil))
+	recv(t, task, other, 3)
+	process = must(pidfd(otherPID))(t)
 	kill(t, task, sibling)
-	for _, p := range []interface{ wait() error }{process, otherProcess} {
-		if err := p.wait(); err != nil {
-			t.Error(err)
-		}
-	}
+	check(t, process.wait())
+	check(t, otherProcess.wait())
 }
 
 // Programs that shall not end with their parent go on when it is killed. They learn that it has
@@ -172,21 +120,14 @@ func TestParentKilled(t *testing.T) {
 	parent, child, pid := family(t, task, "stay")
 	process := processOf(t, task, child)
 	kill(t, task, parent)
-	if err := task.Send(ctx, child, 2, nil); err != nil {
-		t.Fatal(err)
-	}
-	m, err := task.Recv(ctx, child, tpvm.AnyTag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Send(ctx, child, 2, nil))
+	m := must(task.Recv(ctx, child, tpvm.AnyTag))(t)
 	if m.Tag() != 4 {
 		text, _ := m.UnpackString()
 		t.Errorf("the error of the send to the parent that was killed is %s", text)
 	}
 	m.Release()
-	if err := process.wait(); err != nil {
-		t.Error(err)
-	}
+	check(t, process.wait())
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Error("a child that is no task has ended with its parent:", err)
 	}

@@ -78,6 +78,13 @@ func badParam(format string, args ...any) error {
 	return &textError{fmt.Sprintf(format, args...), ErrBadParam}
 }
 
+// wrap puts a text in front of *err, unless that is nil: what was called, and with what.
+func wrap(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), *err)
+	}
+}
+
 // IsGone reports whether err says that a task, a thread or a host has ended or is out of reach:
 // whether it matches rocl.ErrGone or rocl.ErrUnreachable.
 func IsGone(err error) bool {

@@ -17,10 +17,7 @@ import (
 func TestErrorTexts(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, rocltest.Cluster(t, 1).Open(0))
-	g, err := task.Join(ctx, "g")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(task.Join(ctx, "g"))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, c := range []struct {

@@ -4,7 +4,6 @@ package tpvm_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -39,10 +38,7 @@ func TestExitDuringCalls(t *testing.T) {
 		return nil
 	}
 	for range 3 {
-		task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait))
-		if err != nil {
-			t.Fatal(err)
-		}
+		task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait)))(t)
 		var calling, all sync.WaitGroup
 		stop := make(chan struct{})
 		repeat := func(f func()) {
@@ -76,12 +72,8 @@ func TestExitDuringCalls(t *testing.T) {
 		})
 		repeat(func() { _, _ = task.NewContext(callers) })
 		calling.Wait()
-		if err := task.Exit(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := task.Catchout(io.Discard); !errors.Is(err, tpvm.ErrExited) {
-			t.Errorf("Catchout after Exit: %v", err)
-		}
+		check(t, task.Exit(ctx))
+		wantErr(t, task.Catchout(io.Discard), tpvm.ErrExited)
 		close(stop)
 		cancel()
 		all.Wait()
@@ -94,24 +86,13 @@ func TestExitWithdraws(t *testing.T) {
 	c := alone(t)
 	ctx := deadline(t)
 	nop := func(context.Context, *tpvm.Thread) error { return nil }
-	task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("f", nop))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.NewContext(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := task.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("f", nop)))(t)
+	must(task.NewContext(ctx))(t)
+	check(t, task.Exit(ctx))
 	wantNothing(t, c)
-	if _, err := task.Export(ctx, "g", nop); !errors.Is(err, tpvm.ErrExited) {
-		t.Errorf("Export after Exit: %v", err)
-	}
+	wantErr(t, second(task.Export(ctx, "g", nop)), tpvm.ErrExited)
 	twice := tpvm.WithExport("f", nop)
-	if _, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice); !errors.Is(err, tpvm.ErrExported) {
-		t.Errorf("Enrol with the same name twice: %v", err)
-	}
+	wantErr(t, second(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice)), tpvm.ErrExported)
 	wantNothing(t, c)
 }
 
@@ -119,16 +100,9 @@ func TestExitWithdraws(t *testing.T) {
 // launcher.
 func TestExitEndsUnenrolled(t *testing.T) {
 	ctx := deadline(t)
-	task, err := tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Start(ctx, "sleep", 1, tpvm.Args("300"), tpvm.EndWithParent()); err != nil {
-		t.Fatal(err)
-	}
-	if err := task.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	task := must(tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test")))(t)
+	must(task.Start(ctx, "sleep", 1, tpvm.Args("300"), tpvm.EndWithParent()))(t)
+	check(t, task.Exit(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -25,19 +25,6 @@ func (t *Task) KillChildren() {
 	}
 }
 
-// EndDuringLaunch makes the pod end its programs while one is about to be started. It returns the
-// error of starting that one.
-func (t *Task) EndDuringLaunch() error {
-	c, err := t.pod.newChild(0)
-	if err != nil {
-		return err
-	}
-	defer t.pod.launching.Done()
-	defer t.pod.forget(c)
-	t.pod.endChildren()
-	return t.pod.mayBegin(c)
-}
-
 // InfoMessage returns the Message of the payload of an entry of the message box.
 func InfoMessage(data []byte) (*Message, error) { return infoMessage(foundInfo{data: data}) }
 

@@ -49,9 +49,7 @@ func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error 
 // again.
 func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
 	ctx := deadline(t)
-	if _, err := master.Notify(ctx, tagEnded, ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(master.Notify(ctx, tagEnded, ids...))(t)
 	var todo []int64
 	for i := range n {
 		todo = append(todo, i)
@@ -87,10 +85,7 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 				}
 			}
 		}
-		m, err := master.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(master.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag))(t)
 		from := m.From()
 		i, isHeld := holds[from]
 		delete(holds, from)
@@ -142,19 +137,12 @@ func TestFarmThreads(t *testing.T) {
 		return worker(ctx, th, func(int64) bool { got++; return got == 2 && *first.Load() == th.ID() })
 	}
 	for _, task := range []*tpvm.Task{a, b} {
-		if _, err := task.Export(ctx, "worker", work); err != nil {
-			t.Fatal(err)
-		}
+		must(task.Export(ctx, "worker", work))(t)
 	}
-	ids, err := a.Spawn(ctx, "worker", 6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(a.Spawn(ctx, "worker", 6))(t)
 	first.Store(&ids[0])
 	sum, again := squares(t, a.Thread, ids, 200, func(id tpvm.TID) {
-		if err := a.Kill(ctx, id); err != nil {
-			t.Error(err)
-		}
+		check(t, a.Kill(ctx, id))
 	})
 	if sum != sumOfSquares(200) || again != 1 {
 		t.Error(sum, again)
@@ -168,14 +156,9 @@ func TestFarmThreads(t *testing.T) {
 func TestFarmProcesses(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), 3, program("squarer"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 3, program("squarer")))(t)
 	sum, again := squares(t, task.Thread, ids, 200, func(id tpvm.TID) {
-		if err := task.Signal(ctx, id, syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
+		check(t, task.Signal(ctx, id, syscall.SIGKILL))
 	})
 	_ = task.Rocl().Flush(ctx)                 // messages to the killed process are undelivered, or not
 	if sum != sumOfSquares(200) || again > 1 { // 0: it had finished before the signal
@@ -184,14 +167,9 @@ func TestFarmProcesses(t *testing.T) {
 }
 
 func init() {
-	programs["squarer"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
-		return errors.Join(worker(ctx, t.Thread, func(int64) bool { return false }), t.Exit(ctx))
-	}
+	programs["squarer"] = asTask(func(ctx context.Context, t *tpvm.Task) error {
+		return worker(ctx, t.Thread, func(int64) bool { return false })
+	})
 }
 
 // A message has fewer values than are unpacked, or values of another type, over real messages of
@@ -207,16 +185,9 @@ func TestUnpackErrors(t *testing.T) {
 				opts = append(opts, pack.WithTypes())
 			}
 			p := pack.NewBuffer(enc, opts...)
-			if err := pack.Pack(p, []int32{1, 2, 3}, 1); err != nil {
-				t.Fatal(err)
-			}
-			if err := a.Send(ctx, b.ID(), 1, p); err != nil {
-				t.Fatal(err)
-			}
-			m, err := b.Recv(ctx, a.ID(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, pack.Pack(p, []int32{1, 2, 3}, 1))
+			check(t, a.Send(ctx, b.ID(), 1, p))
+			m := must(b.Recv(ctx, a.ID(), 1))(t)
 			if m.Typed() != typed {
 				t.Error(m.Typed())
 			}
@@ -249,10 +220,7 @@ func TestForeignMessages(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	cb := c.Open(1)
 	a := enrol(t, c.Open(0))
-	r, err := cb.Register(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(cb.Register(ctx, nil))(t)
 	b := enrol(t, cb)
 	for i, bad := range []struct {
 		payload string
@@ -265,9 +233,7 @@ func TestForeignMessages(t *testing.T) {
 		{"\x57", pack.ErrDamaged},                     // no such encoding
 	} {
 		sendInt(t, b.Thread, a.ID(), 7, 1)
-		if err := r.SendBytes(ctx, a.ID(), 7, []byte(bad.payload)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, r.SendBytes(ctx, a.ID(), 7, []byte(bad.payload)))
 		sendInt(t, b.Thread, a.ID(), 7, 2)
 		var sum int32
 		var failed error
@@ -294,7 +260,7 @@ func TestThreadPanics(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
 	a := enrol(t, c.Open(0), tpvm.WithLogger(nil))
-	if _, err := a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
+	must(a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
 		switch recvInt(t, th, th.Parent(), 1) {
 		case 0:
 			panic("on purpose")
@@ -302,29 +268,16 @@ func TestThreadPanics(t *testing.T) {
 			runtime.Goexit()
 		}
 		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int32{5})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := a.Spawn(ctx, "bad", 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Notify(ctx, 3, ids...); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	ids := must(a.Spawn(ctx, "bad", 3))(t)
+	must(a.Notify(ctx, 3, ids...))(t)
 	for i, id := range ids {
 		sendInt(t, a.Thread, id, 1, int32(i))
 	}
 	if k := recvInt(t, a.Thread, ids[2], 2); k != 5 {
 		t.Error(k)
 	}
-	for _, id := range ids {
-		m, err := a.Recv(ctx, id, 3)
-		if err != nil || !m.IsGone() {
-			t.Fatal(m, err)
-		}
-		m.Release()
-	}
+	wantEnds(t, a, 3, ids...)
 }
 
 // A thread that waits in Recv ends when it is killed, and sends to it fail.
@@ -333,32 +286,24 @@ func TestKillReceiver(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	ended := make(chan error, 1)
-	if _, err := b.Export(ctx, "waits", func(ctx context.Context, th *tpvm.Thread) error {
+	must(b.Export(ctx, "waits", func(ctx context.Context, th *tpvm.Thread) error {
 		_, err := th.Recv(ctx, tpvm.AnyTask, 1)
 		ended <- err
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := a.Spawn(ctx, "waits", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Kill(ctx, ids[0]); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	ids := must(a.Spawn(ctx, "waits", 1))(t)
+	check(t, a.Kill(ctx, ids[0]))
 	if err := <-ended; !errors.Is(err, tpvm.ErrKilled) && !errors.Is(err, rocl.ErrClosed) {
 		t.Error(err)
 	}
+	var err error
 	for err == nil { // until the sender knows that it has ended
 		err = a.Send(ctx, ids[0], 1, nil)
 	}
 	if !errors.Is(err, rocl.ErrGone) {
 		t.Error(err)
 	}
-	if err := a.Kill(ctx, ids[0]); !errors.Is(err, tpvm.ErrNoTask) {
-		t.Error(err)
-	}
+	wantErr(t, a.Kill(ctx, ids[0]), tpvm.ErrNoTask)
 }
 
 // After Exit a task can neither send nor receive.
@@ -366,21 +311,11 @@ func TestAfterExit(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
-	if err := a.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Send(ctx, b.ID(), 1, nil); !errors.Is(err, rocl.ErrClosed) {
-		t.Error("send:", err)
-	}
-	if _, err := a.Recv(ctx, b.ID(), 1); !errors.Is(err, rocl.ErrClosed) {
-		t.Error("receive:", err)
-	}
-	if _, err := a.PutInfo(ctx, "x", nil, 0); !errors.Is(err, tpvm.ErrExited) {
-		t.Error("put:", err)
-	}
-	if err := b.Send(ctx, a.ID(), 1, nil); !errors.Is(err, rocl.ErrGone) {
-		t.Error("send to it:", err)
-	}
+	check(t, a.Exit(ctx))
+	wantErr(t, a.Send(ctx, b.ID(), 1, nil), rocl.ErrClosed)
+	wantErr(t, second(a.Recv(ctx, b.ID(), 1)), rocl.ErrClosed)
+	wantErr(t, second(a.PutInfo(ctx, "x", nil, 0)), tpvm.ErrExited)
+	wantErr(t, b.Send(ctx, a.ID(), 1, nil), rocl.ErrGone)
 }
 
 // Ten thousand threads in four tasks send to some of each other: any task can send to their
@@ -427,9 +362,7 @@ func TestTenThousandThreads(t *testing.T) {
 		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int64{sum})
 	}
 	for _, task := range ts {
-		if _, err := task.Export(ctx, "some", some); err != nil {
-			t.Fatal(err)
-		}
+		must(task.Export(ctx, "some", some))(t)
 	}
 	all, err := ts[0].Spawn(ctx, "some", n)
 	if err != nil || len(all) != n {
@@ -457,17 +390,11 @@ func TestExitInTime(t *testing.T) {
 	ctx := deadline(t)
 	a := enrol(t, rocltest.Cluster(t, 1).Open(0))
 	release := make(chan struct{})
-	if _, err := a.Export(ctx, "stays", func(context.Context, *tpvm.Thread) error { <-release; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Spawn(ctx, "stays", 1); err != nil {
-		t.Fatal(err)
-	}
+	must(a.Export(ctx, "stays", func(context.Context, *tpvm.Thread) error { <-release; return nil }))(t)
+	must(a.Spawn(ctx, "stays", 1))(t)
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := a.Exit(short); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, a.Exit(short), context.Canceled)
 	close(release)
 }
 
@@ -480,7 +407,7 @@ func TestThreadsAreLogged(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
 	defer slog.SetDefault(old)
 	a := enrol(t, alone(t))
-	if _, err := a.Export(ctx, "thread", func(ctx context.Context, th *tpvm.Thread) error {
+	must(a.Export(ctx, "thread", func(ctx context.Context, th *tpvm.Thread) error {
 		switch th.Args()[0] {
 		case "fails":
 			return errors.New("on purpose")
@@ -491,26 +418,15 @@ func TestThreadsAreLogged(t *testing.T) {
 			return ctx.Err()
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	var all []tpvm.TID
 	for i, what := range []string{"fails", "panics", "waits", "returns"} {
-		ids, err := a.Spawn(ctx, "thread", 1, tpvm.Args(what))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.Notify(ctx, i, ids...); err != nil {
-			t.Fatal(err)
-		}
+		ids := must(a.Spawn(ctx, "thread", 1, tpvm.Args(what)))(t)
+		must(a.Notify(ctx, i, ids...))(t)
 		if what == "waits" {
-			if err := a.Kill(ctx, ids[0]); err != nil {
-				t.Fatal(err)
-			}
+			check(t, a.Kill(ctx, ids[0]))
 		}
-		if _, err := a.Recv(ctx, ids[0], i); err != nil {
-			t.Fatal(err)
-		}
+		must(a.Recv(ctx, ids[0], i))(t)
 		all = append(all, ids...)
 	}
 	exit(t, a)

@@ -103,24 +103,22 @@ func anyOf(fs []Filter) (rocl.Select, error) {
 // RecvFilter is Recv for messages that at least one of the Filters selects. It does not regard
 // handlers.
 func (t *Thread) RecvFilter(ctx context.Context, fs ...Filter) (*Message, error) {
-	s, err := anyOf(fs)
-	if err == nil {
-		var m *rocl.Message
-		if m, err = t.r.Recv(ctx, s); err == nil {
-			return newMessage(m)
-		}
-	}
-	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)
+	return t.receiveAny(fs, func(s rocl.Select) (*rocl.Message, error) { return t.r.Recv(ctx, s) })
 }
 
 // TryRecvFilter is RecvFilter without waiting: it fails with rocl.ErrEmpty if the mailbox has no
 // such message.
 func (t *Thread) TryRecvFilter(fs ...Filter) (*Message, error) {
+	return t.receiveAny(fs, func(s rocl.Select) (*rocl.Message, error) { return t.r.TryRecv(s) })
+}
+
+// receiveAny receives by recv a message that any of the Filters selects.
+func (t *Thread) receiveAny(fs []Filter, recv func(rocl.Select) (*rocl.Message, error)) (*Message, error) {
 	s, err := anyOf(fs)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.r.TryRecv(s); err == nil {
-			return newMessage(m)
+		if m, err = recv(s); err == nil {
+			return t.message(m)
 		}
 	}
 	return nil, fmt.Errorf("tpvm: receive %v: %w", fs, err)

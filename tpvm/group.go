@@ -143,23 +143,14 @@ type threadGroups struct {
 // members. The member gets the lowest free instance number: 0, if it is the first. The membership
 // ends with Leave, or when the thread or its process ends. Join fails with ErrInGroup if the thread
 // is a member already, and with ErrFrozen if the group is frozen.
-func (t *Thread) Join(ctx context.Context, name string) (*Group, error) {
-	g, err := t.join(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("tpvm: join group %q: %w", name, err)
-	}
-	return g, nil
-}
-
-// join is Join without the context of its errors. While the agent joins, the group's entry in m is
-// nil, so that a second Join fails.
-func (t *Thread) join(ctx context.Context, name string) (*Group, error) {
+func (t *Thread) Join(ctx context.Context, name string) (g *Group, err error) {
+	defer wrap(&err, "tpvm: join group %q", name)
 	if name == "" {
 		return nil, errNoName
 	}
 	s := &t.groups
 	s.mu.Lock()
-	g, isIn := s.m[name]
+	g, isIn := s.m[name]          // nil while the agent joins: a second Join fails
 	if g != nil && g.isClosed() { // the group has excluded the member
 		isIn = false
 	}
@@ -236,17 +227,15 @@ func (g *Group) Thread() *Thread { return g.t }
 // ends as if the thread had ended, and Leave returns the cause.
 // If the coordinating task is killed when Leave returns, other members may take the member for
 // ended.
-func (g *Group) Leave(ctx context.Context) error {
+func (g *Group) Leave(ctx context.Context) (err error) {
+	defer wrap(&err, "tpvm: leave group %q", g.Name())
 	s := &g.t.groups
 	s.mu.Lock()
 	if s.m[g.Name()] == g {
 		delete(s.m, g.Name())
 	}
 	s.mu.Unlock()
-	if err := g.a.leave(ctx, g); err != nil {
-		return fmt.Errorf("tpvm: leave group %q: %w", g.Name(), err)
-	}
-	return nil
+	return g.a.leave(ctx, g)
 }
 
 // LeaveGroup is Leave by the name of the group. It fails with ErrNotInGroup if the thread is
@@ -283,15 +272,12 @@ func (t *Thread) LeaveGroup(ctx context.Context, name string) error {
 // the thread has left the group, or its task was given up: see Group. If ctx ends, Barrier returns
 // the cause, and the call does not count, unless the barrier becomes complete in another task at
 // that moment. After rocl.ErrUnreachable the call may have counted; the next call goes on with it.
-func (g *Group) Barrier(ctx context.Context, count int) error {
-	err := badParam("count %d is not positive", count)
-	if count >= 1 {
-		err = g.a.barrier(ctx, g, count, false)
+func (g *Group) Barrier(ctx context.Context, count int) (err error) {
+	defer g.wrap("barrier", &err)
+	if count < 1 {
+		return badParam("count %d is not positive", count)
 	}
-	if err != nil {
-		return g.error("barrier", err)
-	}
-	return nil
+	return g.a.barrier(ctx, g, count, false)
 }
 
 // Freeze fixes the size of the group, or, if size is -1, keeps its present size. All members must
@@ -300,79 +286,67 @@ func (g *Group) Barrier(ctx context.Context, count int) error {
 // leaves, each later barrier fails with a *MemberError. A frozen group stays frozen until all
 // members have left. Freezing it again fails with ErrFrozen. If the group has more members than
 // size, Freeze fails with ErrBarrierCount at all members that have called it.
-func (g *Group) Freeze(ctx context.Context, size int) error {
-	err := error(nil)
+func (g *Group) Freeze(ctx context.Context, size int) (err error) {
+	defer g.wrap("freeze", &err)
 	if size == -1 {
-		size, err = g.Size(ctx)
+		if size, err = g.Size(ctx); err != nil {
+			return err
+		}
 	}
-	if err == nil && size < 1 {
-		err = badParam("size %d is not positive", size)
+	if size < 1 {
+		return badParam("size %d is not positive", size)
 	}
-	if err == nil {
-		err = g.a.barrier(ctx, g, size, true)
-	}
-	if err != nil {
-		return g.error("freeze", err)
-	}
-	return nil
+	return g.a.barrier(ctx, g, size, true)
 }
 
-func (g *Group) error(op string, err error) error {
-	return fmt.Errorf("tpvm: %s of group %q as member %d: %w", op, g.Name(), g.inst, err)
+func (g *Group) wrap(op string, err *error) {
+	wrap(err, "tpvm: %s of group %q as member %d", op, g.Name(), g.inst)
 }
 
 // Members returns the members, in the order of their instance numbers. A member whose Join returned
 // before the call is among them. A member that has ended is listed until the group has learned of
 // its end.
-func (g *Group) Members(ctx context.Context) ([]Member, error) {
+func (g *Group) Members(ctx context.Context) (_ []Member, err error) {
+	defer g.wrap("members", &err)
 	ms, err := g.a.list(ctx, g)
-	if err != nil {
-		return nil, g.error("members", err)
-	}
-	out := make([]Member, len(ms))
-	for i, m := range ms {
-		out[i] = m.public()
-	}
-	return out, nil
+	return publicAll(ms), err
 }
 
 // Size returns the number of members.
-func (g *Group) Size(ctx context.Context) (int, error) {
+func (g *Group) Size(ctx context.Context) (_ int, err error) {
+	defer g.wrap("size", &err)
 	ms, err := g.a.list(ctx, g)
-	if err != nil {
-		return 0, g.error("size", err)
-	}
-	return len(ms), nil
+	return len(ms), err
 }
 
 // TID returns the identifier of the member with an instance number. It fails with ErrNoInstance if
 // there is none.
-func (g *Group) TID(ctx context.Context, instance int) (TID, error) {
+func (g *Group) TID(ctx context.Context, instance int) (_ TID, err error) {
+	defer g.wrap("identifier", &err)
 	ms, err := g.a.list(ctx, g)
-	if err == nil {
-		for _, m := range ms {
-			if m.Inst == instance {
-				return m.TID, nil
-			}
-		}
-		err = fmt.Errorf("instance %d: %w", instance, ErrNoInstance)
+	if err != nil {
+		return TID{}, err
 	}
-	return TID{}, g.error("identifier", err)
+	i := slices.IndexFunc(ms, func(m member) bool { return m.Inst == instance })
+	if i < 0 {
+		return TID{}, fmt.Errorf("instance %d: %w", instance, ErrNoInstance)
+	}
+	return ms[i].TID, nil
 }
 
 // InstanceOf returns the instance number of a task or thread. It fails with ErrNotInGroup if the
 // task or thread is not a member.
-func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
+func (g *Group) InstanceOf(ctx context.Context, id TID) (_ int, err error) {
+	defer g.wrap("instance", &err)
 	ms, err := g.a.list(ctx, g)
-	if err == nil {
-		for _, m := range ms {
-			if m.TID == id {
-				return m.Inst, nil
-			}
-		}
-		err = fmt.Errorf("%v: %w", id, ErrNotInGroup)
+	if err != nil {
+		return -1, err
 	}
-	return -1, g.error("instance", err)
+	i := slices.IndexFunc(ms, func(m member) bool { return m.TID == id })
+	if i < 0 {
+		return -1, fmt.Errorf("%v: %w", id, ErrNotInGroup)
+	}
+	return ms[i].Inst, nil
 }
 
 // Bcast sends the values of b to each member but the caller, as Mcast does: members receive it with
@@ -382,13 +356,11 @@ func (g *Group) InstanceOf(ctx context.Context, id TID) (int, error) {
 func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
 	all, err := g.a.list(ctx, g)
 	if err != nil {
-		return g.error("members", err)
+		g.wrap("members", &err)
+		return err
 	}
 	all = g.notNamed(all, byBcast)
-	ms := make([]Member, len(all))
-	for i, m := range all {
-		ms[i] = m.public()
-	}
+	ms := publicAll(all)
 	err = g.t.bcast(ctx, g.Name(), ms, tag, b)
 	var gone *MemberError
 	if errors.As(err, &gone) {
@@ -403,10 +375,11 @@ func (g *Group) Bcast(ctx context.Context, tag int, b *pack.Buffer) error {
 	return err
 }
 
-func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b *pack.Buffer) error {
+func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b *pack.Buffer) (err error) {
+	defer wrap(&err, "tpvm: bcast to group %q", name)
 	tg, err := t.tag(tag)
 	if err != nil {
-		return fmt.Errorf("tpvm: bcast to group %q: %w", name, err)
+		return err
 	}
 	var to []TID
 	for _, m := range ms {
@@ -431,10 +404,7 @@ func (t *Thread) bcast(ctx context.Context, name string, ms []Member, tag int, b
 			err = errors.Join(gone, err)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("tpvm: bcast to group %q: %w", name, err)
-	}
-	return nil
+	return err
 }
 
 // findMembers asks the directory for the members of a group whose resources match more. partial is
@@ -480,11 +450,7 @@ func (t *Thread) groupMembers(ctx context.Context, name string, more rocl.Match)
 	if err != nil {
 		return nil, nil, err
 	}
-	out = make([]Member, len(ms))
-	for i, m := range ms {
-		out[i] = m.public()
-	}
-	return out, partial, nil
+	return publicAll(ms), partial, nil
 }
 
 // GroupSize returns the number of members of a group. It returns 0 if there is no such group. It

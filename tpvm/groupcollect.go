@@ -319,25 +319,25 @@ func (g *Group) hasTag(id TID, tag uint64) bool {
 // of the other members. If the root has ended, Gather fails at the other members with a
 // *MemberError, and data already sent to the root is lost. If ctx ends before Gather returns, use
 // another tag for the next Gather.
-func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]T, error) {
+func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) (_ [][]T, err error) {
+	defer g.wrap("gather", &err)
 	ms, r, err := g.root(ctx, tag, root)
-	var parts [][]T
 	switch {
 	case err != nil:
+		return nil, err
 	case r.ID != g.r.ID():
-		err = sendPart(ctx, g, r, collectGather|uint64(tag), data)
-	default:
-		parts = make([][]T, ms[len(ms)-1].Inst+1)
-		err = collect(ctx, g, ms, collectGather|uint64(tag), slices.Clone(data), func(m member, data []T) error {
-			for len(parts) <= m.Inst { // a member with a higher number has left
-				parts = append(parts, nil)
-			}
-			parts[m.Inst] = data
-			return nil
-		})
+		return nil, sendPart(ctx, g, r, collectGather|uint64(tag), data)
 	}
+	parts := make([][]T, ms[len(ms)-1].Inst+1)
+	err = collect(ctx, g, ms, collectGather|uint64(tag), slices.Clone(data), func(m member, data []T) error {
+		for len(parts) <= m.Inst { // a member with a higher number has left
+			parts = append(parts, nil)
+		}
+		parts[m.Inst] = data
+		return nil
+	})
 	if err != nil {
-		return nil, g.error("gather", err)
+		return nil, err
 	}
 	return parts, nil
 }
@@ -350,43 +350,39 @@ func Gather[T any](ctx context.Context, g *Group, tag, root int, data []T) ([][]
 // If the root has ended, Scatter fails with a *MemberError that names it. At the root, Scatter
 // fails with a *MemberError that lists the members that have ended. The remaining members have
 // received their parts. The next Scatter does not list the same members again.
-func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) ([]T, error) {
+func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (_ []T, err error) {
+	defer g.wrap("scatter", &err)
 	ms, r, err := g.root(ctx, tag, root)
-	var own []T
 	switch {
 	case err != nil:
+		return nil, err
 	case r.ID != g.r.ID():
 		defer g.monitor(ctx, collectScatter|uint64(tag), r.ID)()
-		own, err = recvPart[T](ctx, g, r, collectScatter|uint64(tag))
+		return recvPart[T](ctx, g, r, collectScatter|uint64(tag))
 	case len(parts) <= ms[len(ms)-1].Inst:
-		err = fmt.Errorf("%w: %d parts, and there is a member %d", ErrBadParam, len(parts), ms[len(ms)-1].Inst)
-	default:
-		own = parts[root]
-		gone := &MemberError{Group: g.Name()}
-		for _, m := range g.notNamed(ms, byScatter) {
-			if m.ID == r.ID {
-				continue
-			}
-			var e *MemberError
-			if err = sendPart(ctx, g, m, collectScatter|uint64(tag), parts[m.Inst]); errors.As(err, &e) {
-				gone.Members, gone.Err = append(gone.Members, e.Members...), cmp.Or(gone.Err, e.Err)
-				g.a.mu.Lock()
-				g.nameLocked(m, byScatter)
-				g.a.mu.Unlock()
-				err = nil
-			}
-			if err != nil {
-				break
-			}
+		return nil, fmt.Errorf("%w: %d parts, and there is a member %d", ErrBadParam, len(parts), ms[len(ms)-1].Inst)
+	}
+	gone := &MemberError{Group: g.Name()}
+	for _, m := range g.notNamed(ms, byScatter) {
+		if m.ID == r.ID {
+			continue
 		}
-		if err == nil && len(gone.Members) > 0 {
-			err = gone
+		err := sendPart(ctx, g, m, collectScatter|uint64(tag), parts[m.Inst])
+		var e *MemberError
+		switch {
+		case errors.As(err, &e):
+			gone.Members, gone.Err = append(gone.Members, e.Members...), cmp.Or(gone.Err, e.Err)
+			g.a.mu.Lock()
+			g.nameLocked(m, byScatter)
+			g.a.mu.Unlock()
+		case err != nil:
+			return nil, err
 		}
 	}
-	if err != nil {
-		return nil, g.error("scatter", err)
+	if len(gone.Members) > 0 {
+		return nil, gone
 	}
-	return own, nil
+	return parts[root], nil
 }
 
 // Reduce combines the data of all members at the member with the instance number root. It returns
@@ -396,37 +392,34 @@ func Scatter[T any](ctx context.Context, g *Group, tag, root int, parts [][]T) (
 // op combines two operands of that length: acc = acc op x. The root calls it for the members in the
 // order of their instance numbers: ((0 op 1) op 2) op 3. The result does not depend on the order in
 // which messages arrive. Max, Min, Sum and Product are such functions.
-func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op func(acc, x []T)) ([]T, error) {
+func Reduce[T any](ctx context.Context, g *Group, tag, root int, data []T, op func(acc, x []T)) (_ []T, err error) {
+	defer g.wrap("reduce", &err)
 	ms, r, err := g.root(ctx, tag, root)
-	var acc []T
 	switch {
 	case err != nil:
+		return nil, err
 	case op == nil:
-		err = errNoFunc
+		return nil, errNoFunc
 	case r.ID != g.r.ID():
-		err = sendPart(ctx, g, r, collectReduce|uint64(tag), data)
-	default:
-		isFirst := true
-		err = collect(ctx, g, ms, collectReduce|uint64(tag), data, func(m member, x []T) error {
-			switch {
-			case len(x) != len(data):
-				return fmt.Errorf("%w: member %d (%v) has %d values, the root has %d", ErrBadParam, m.Inst, m.TID, len(x), len(data))
-			case !isFirst:
-				op(acc, x)
-			case m.ID == r.ID:
-				acc = slices.Clone(x)
-			default:
-				acc = x
-			}
-			isFirst = false
-			return nil
-		})
+		return nil, sendPart(ctx, g, r, collectReduce|uint64(tag), data)
 	}
+	acc, isFirst := []T{}, true
+	err = collect(ctx, g, ms, collectReduce|uint64(tag), data, func(m member, x []T) error {
+		switch {
+		case len(x) != len(data):
+			return fmt.Errorf("%w: member %d (%v) has %d values, the root has %d", ErrBadParam, m.Inst, m.TID, len(x), len(data))
+		case !isFirst:
+			op(acc, x)
+		case m.ID == r.ID:
+			acc = append(acc, x...)
+		case len(x) > 0:
+			acc = x
+		}
+		isFirst = false
+		return nil
+	})
 	if err != nil {
-		return nil, g.error("reduce", err)
-	}
-	if r.ID == g.r.ID() && acc == nil {
-		acc = []T{}
+		return nil, err
 	}
 	return acc, nil
 }

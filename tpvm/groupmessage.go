@@ -37,6 +37,13 @@ func (m member) isValid() bool { return m.Inst >= 0 && m.Inst <= maxInstance }
 
 func (m member) public() Member { return Member{Instance: m.Inst, TID: m.TID} }
 
+func publicAll(ms []member) (all []Member) {
+	for _, m := range ms {
+		all = append(all, m.public())
+	}
+	return all
+}
+
 // The kinds of a groupMessage. All messages between an agent and the coordinator have the same rocl
 // tag, and so keep their order.
 const (

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm"
@@ -28,12 +27,7 @@ const (
 )
 
 func init() {
-	programs["members"] = func() error { // exports functions of members until a message ends it
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["members"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // exports functions of members until a message ends it
 		for name, f := range memberFuncs {
 			if _, err := t.Export(ctx, name, f); err != nil {
 				return err
@@ -45,8 +39,8 @@ func init() {
 		if m, err := t.Recv(ctx, t.Parent(), tagEnd); err == nil {
 			m.Release()
 		}
-		return t.Exit(ctx)
-	}
+		return nil
+	})
 }
 
 var memberFuncs = map[string]tpvm.ThreadFunc{
@@ -65,19 +59,12 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 			for err == nil {
 				err = g.Barrier(ctx, count)
 			}
-			if err := report(ctx, th, tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
+			if err := th.SendPacked(ctx, th.Parent(), tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
 				return err
 			}
-			m, err2 := th.Recv(ctx, th.Parent(), tagCount)
-			if err2 != nil {
-				return err2
+			if _, err := th.RecvInto(ctx, th.Parent(), tagCount, &count); err != nil {
+				return err
 			}
-			left, err2 := pack.UnpackOne[int32](&m.Reader)
-			m.Release()
-			if err2 != nil {
-				return err2
-			}
-			count = int(left)
 			for {
 				if err = g.Barrier(ctx, count); err == nil {
 					break
@@ -86,7 +73,7 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 					return err
 				}
 			}
-			if err := report(ctx, th, tagMet, ""); err != nil {
+			if err := th.Send(ctx, th.Parent(), tagMet, nil); err != nil {
 				return err
 			}
 		}
@@ -109,70 +96,13 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 		}
 		return th.Send(ctx, th.Parent(), tagReport, nil)
 	},
-	"barriers": timed(func(ctx context.Context, g *tpvm.Group, count int) error { return g.Barrier(ctx, count) }),
-	"reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
-		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
-		return err
-	}),
-	"frozen-reduces": timed(func(ctx context.Context, g *tpvm.Group, count int) error {
-		_, err := tpvm.Reduce(ctx, g, 1, 0, make([]float64, 128), tpvm.Sum)
-		return err
-	}),
-}
-
-func report(ctx context.Context, th *tpvm.Thread, tag int, s string) error {
-	b := th.Buffer(pack.Default)
-	if err := b.PackString(s); err != nil {
-		return err
-	}
-	return th.Send(ctx, th.Parent(), tag, b)
-}
-
-// timed returns the function of a member that calls f often between two barriers, and reports the
-// time.
-func timed(f func(context.Context, *tpvm.Group, int) error) tpvm.ThreadFunc {
-	return func(ctx context.Context, th *tpvm.Thread) error {
-		count, err := strconv.Atoi(th.Args()[0])
-		rounds, err2 := strconv.Atoi(th.Args()[1])
-		if err := errors.Join(err, err2); err != nil {
-			return err
-		}
-		g, err := th.Join(ctx, th.Args()[2])
-		if err != nil {
-			return err
-		}
-		sync := func() error { return g.Barrier(ctx, count) }
-		if strings.HasPrefix(th.Name(), "frozen") {
-			err = g.Freeze(ctx, count)
-		}
-		if err == nil {
-			err = sync()
-		}
-		start := time.Now()
-		for range rounds {
-			if err == nil {
-				err = f(ctx, g, count)
-			}
-		}
-		if err == nil {
-			err = sync()
-		}
-		s := strconv.FormatInt(time.Since(start).Nanoseconds(), 10)
-		if err != nil {
-			s = err.Error()
-		}
-		return report(ctx, th, tagReport, s)
-	}
 }
 
 // members enrols the test and starts programs that export memberFuncs.
 func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), n, program("members"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), n, program("members")))(t)
 	t.Cleanup(func() {
 		for _, id := range ids {
 			_ = task.Send(deadline(t), id, tagEnd, nil)
@@ -187,19 +117,12 @@ func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 // recv receives a message, and returns the string in it.
 func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
 	t.Helper()
-	m, err := task.Recv(deadline(t), from, tag)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(task.Recv(deadline(t), from, tag))(t)
 	defer m.Release()
 	if m.Len() == 0 {
 		return ""
 	}
-	s, err := m.UnpackString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return must(m.UnpackString())(t)
 }
 
 // Processes with members are killed with SIGKILL while all wait in barriers, each time the one that
@@ -215,24 +138,15 @@ func TestGroupProcessKilled(t *testing.T) {
 		}
 		pids[i.ID.Context()] = i.PID
 	}
-	ths, err := task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ths := must(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
 	for { // until all have joined
-		n, err := task.GroupSize(ctx, "survivors")
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must(task.GroupSize(ctx, "survivors"))(t)
 		if n == procs*each {
 			break
 		}
 	}
 	for len(ids) > 1 {
-		f, err := task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"}))(t)
 		victim := f.ID.Context()
 		p, err := os.FindProcess(pids[victim])
 		if err == nil {
@@ -260,12 +174,8 @@ func TestGroupProcessKilled(t *testing.T) {
 			}
 		}
 		b := task.Buffer(pack.Default)
-		if err := pack.PackOne(b, int32(len(left))); err != nil {
-			t.Fatal(err)
-		}
-		if err := task.Mcast(ctx, left, tagCount, b); err != nil {
-			t.Fatal(err)
-		}
+		check(t, b.PackValues(len(left)))
+		check(t, task.Mcast(ctx, left, tagCount, b))
 		for _, id := range left {
 			recv(t, task, id, tagMet)
 		}
@@ -287,31 +197,20 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 	task, ids := members(t, 1)
 	ts := &team{t: t}
 	for range tasks {
-		c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must(rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		ts.tasks = append(ts.tasks, enrol(t, c))
 	}
 	var all [groups][]*tpvm.Group
 	for i := range all {
 		name := fmt.Sprint("held", i)
-		holder, err := task.Spawn(ctx, "holder", 1, tpvm.Args(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		holder := must(task.Spawn(ctx, "holder", 1, tpvm.Args(name)))(t)
 		recv(t, task, holder[0], tagReport)
 		for j := range tasks {
-			g, err := ts.start(j).Join(ctx, name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g := must(ts.start(j).Join(ctx, name))(t)
 			all[i] = append(all[i], g)
 		}
-		if err := task.Send(ctx, holder[0], tagCount, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, task.Send(ctx, holder[0], tagCount, nil))
 		recv(t, task, holder[0], tagReport)
 	}
 	var wg sync.WaitGroup
@@ -333,95 +232,4 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 		}
 	}
 	wg.Wait()
-}
-
-// benchmarkMembers runs a function in 64 threads over processes.
-func benchmarkMembers(b *testing.B, name string, procs int) {
-	const threads = 64
-	task, _ := members(b, procs)
-	ctx := deadline(b)
-	ids, err := task.Spawn(ctx, name, threads, tpvm.Args(fmt.Sprint(threads), fmt.Sprint(b.N), fmt.Sprint("g", b.N)))
-	if err != nil {
-		b.Fatal(err)
-	}
-	var ns int64
-	for i, id := range ids {
-		s := recv(b, task, id, tagReport)
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			b.Fatal(s)
-		}
-		if i == 0 {
-			ns = n
-		}
-	}
-	b.ReportMetric(float64(ns)/float64(b.N), "ns/op")
-}
-
-// BenchmarkGroupBarrier measures the barrier of 64 threads, beside a barrier of sync.Cond within
-// one process.
-func BenchmarkGroupBarrier(b *testing.B) {
-	b.Run("Cond", func(b *testing.B) {
-		const threads = 64
-		var mu sync.Mutex
-		cond, n, round := sync.NewCond(&mu), 0, 0
-		var wg sync.WaitGroup
-		b.ResetTimer()
-		for range threads {
-			wg.Go(func() {
-				for range b.N {
-					mu.Lock()
-					n++
-					if n == threads {
-						n = 0
-						round++
-						cond.Broadcast()
-					} else {
-						for r := round; r == round; {
-							cond.Wait()
-						}
-					}
-					mu.Unlock()
-				}
-			})
-		}
-		wg.Wait()
-	})
-	for _, procs := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("Processes%d", procs), func(b *testing.B) { benchmarkMembers(b, "barriers", procs) })
-	}
-}
-
-// BenchmarkGroupReduce measures a reduction of 128 float64 by 64 threads in 4 processes.
-func BenchmarkGroupReduce(b *testing.B) {
-	b.Run("Open", func(b *testing.B) { benchmarkMembers(b, "reduces", 4) })
-	b.Run("Frozen", func(b *testing.B) { benchmarkMembers(b, "frozen-reduces", 4) })
-}
-
-// BenchmarkGroupJoin64 measures 64 threads in one process that join a group and leave it.
-func BenchmarkGroupJoin64(b *testing.B) {
-	ctx := deadline(b)
-	ts := &team{t: b, tasks: []*tpvm.Task{enrol(b, alone(b))}}
-	var hs []handle
-	for range 64 {
-		hs = append(hs, ts.start(0))
-	}
-	for b.Loop() {
-		var wg sync.WaitGroup
-		for _, h := range hs {
-			wg.Go(func() {
-				if _, err := h.Join(ctx, "join"); err != nil {
-					b.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		b.StopTimer()
-		for _, h := range hs {
-			if err := h.LeaveGroup(ctx, "join"); err != nil {
-				b.Error(err)
-			}
-		}
-		b.StartTimer()
-	}
 }

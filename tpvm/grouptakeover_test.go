@@ -327,6 +327,49 @@ func (w *groupWorld) look() {
 
 func none(int) int { return 0 }
 
+// draw draws a number below n.
+func draw(rt *rapid.T, n int, what string) int { return rapid.IntRange(0, n-1).Draw(rt, what) }
+
+// kept draws how many of n messages on a link arrive.
+func kept(rt *rapid.T) func(n int) int { return func(n int) int { return draw(rt, n+1, "kept") } }
+
+// steps returns the steps of a model: messages are delivered, agents look for a coordinator, and
+// those of more.
+func (w *groupWorld) steps(more map[string]func(*rapid.T)) map[string]func(*rapid.T) {
+	more["deliver"] = func(rt *rapid.T) {
+		if ls := w.busy(); len(ls) > 0 {
+			w.deliver(ls[draw(rt, len(ls), "link")])
+		}
+	}
+	more["connect"] = func(rt *rapid.T) {
+		i := draw(rt, len(w.names), "task")
+		if _, is := w.seek[i]; is {
+			w.connect(i)
+		}
+	}
+	return more
+}
+
+// killCoordinator ends the task of the coordinator if it has no members, and fewer than most tasks
+// are dead.
+func (w *groupWorld) killCoordinator(rt *rapid.T, most int) {
+	if w.now == nil {
+		return
+	}
+	if i := w.index(w.now.own.r.ID()); len(w.agents[i].local) == 0 && len(w.dead) < most {
+		w.kill(i, kept(rt))
+	}
+}
+
+// withdraw takes a member that waits out of its barrier.
+func (w *groupWorld) withdraw(g *Group) {
+	g.a.mu.Lock()
+	if g.waiting {
+		g.a.withdrawLocked(g)
+	}
+	g.a.unlock()
+}
+
 // The coordinator is in a task without members, and is killed while it tells the agents that a
 // barrier is complete: each agent may have got the message or not. All members have passed the
 // barrier then, and none passes another one before the others.
@@ -395,43 +438,21 @@ func TestGroupTakeoverModel(t *testing.T) {
 				rt.Fatalf("the members have passed %v barriers", w.passed)
 			}
 		}
-		rt.Repeat(map[string]func(*rapid.T){
+		rt.Repeat(w.steps(map[string]func(*rapid.T){
 			"arrive": func(rt *rapid.T) {
-				if i := rapid.IntRange(0, members-1).Draw(rt, "member"); !waits(i) {
+				if i := draw(rt, members, "member"); !waits(i) {
 					w.arrive(i, count, false)
-				}
-			},
-			"deliver": func(rt *rapid.T) {
-				if ls := w.busy(); len(ls) > 0 {
-					w.deliver(ls[rapid.IntRange(0, len(ls)-1).Draw(rt, "link")])
-				}
-			},
-			"connect": func(rt *rapid.T) {
-				i := rapid.IntRange(0, len(names)-1).Draw(rt, "task")
-				_, is := w.seek[i]
-				if is {
-					w.connect(i)
 				}
 			},
 			"giveUp": func(rt *rapid.T) {
 				if !isCut || w.now == nil {
 					rt.Skip()
 				}
-				i := rapid.IntRange(1, 3).Draw(rt, "task")
-				w.giveUp(i, true, func(n int) int { return rapid.IntRange(0, n).Draw(rt, "kept") })
+				w.giveUp(1+draw(rt, 3, "task"), true, kept(rt))
 			},
-			"kill": func(rt *rapid.T) {
-				if w.now == nil {
-					rt.Skip()
-				}
-				i := w.index(w.now.own.r.ID())
-				if len(w.agents[i].local) > 0 {
-					rt.Skip()
-				}
-				w.kill(i, func(n int) int { return rapid.IntRange(0, n).Draw(rt, "kept") })
-			},
-			"": check,
-		})
+			"kill": func(rt *rapid.T) { w.killCoordinator(rt, len(names)) },
+			"":     check,
+		}))
 		w.settle()
 		check(rt)
 		if sum := w.passed[0] + w.passed[1] + w.passed[2] + w.passed[3]; sum%count != 0 {
@@ -465,41 +486,22 @@ func TestGroupTakeoverGivenUp(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newGroupWorld(rt, names, [][]int{nil, {0, 1}, {2}, {3}, nil, nil, nil}) // as in TestGroupTakeoverModel
 		w.mayErr = true
-		draw := func(rt *rapid.T, n int, what string) int { return rapid.IntRange(0, n-1).Draw(rt, what) }
 		freeze := rapid.Bool().Draw(rt, "freeze")
-		rt.Repeat(map[string]func(*rapid.T){
+		rt.Repeat(w.steps(map[string]func(*rapid.T){
 			"arrive": func(rt *rapid.T) {
 				w.look()
 				if g := w.groups[draw(rt, len(w.groups), "member")]; !g.waiting && g.closed == nil {
 					_, _ = g.a.arrive(g, max(1, len(g.a.members)), freeze)
 				}
 			},
-			"deliver": func(rt *rapid.T) {
-				if ls := w.busy(); len(ls) > 0 {
-					w.deliver(ls[draw(rt, len(ls), "link")])
-				}
-			},
-			"connect": func(rt *rapid.T) {
-				i := draw(rt, len(names), "task")
-				if _, is := w.seek[i]; is {
-					w.connect(i)
-				}
-			},
 			"giveUp": func(rt *rapid.T) {
 				i := 1 + draw(rt, 3, "task")
 				if w.now != nil && !w.isDead(i) {
-					w.giveUp(i, rapid.Bool().Draw(rt, "agent"), func(n int) int { return draw(rt, n+1, "kept") })
+					w.giveUp(i, rapid.Bool().Draw(rt, "agent"), kept(rt))
 				}
 			},
-			"kill": func(rt *rapid.T) {
-				if w.now == nil {
-					return
-				}
-				if i := w.index(w.now.own.r.ID()); len(w.agents[i].local) == 0 && len(w.dead) < 3 {
-					w.kill(i, func(n int) int { return draw(rt, n+1, "kept") })
-				}
-			},
-		})
+			"kill": func(rt *rapid.T) { w.killCoordinator(rt, 3) },
+		}))
 		w.settle()
 		w.look()
 		var left []int
@@ -508,11 +510,7 @@ func TestGroupTakeoverGivenUp(t *testing.T) {
 				continue
 			}
 			left = append(left, i)
-			if g.waiting { // with another count, perhaps
-				g.a.mu.Lock()
-				g.a.withdrawLocked(g)
-				g.a.unlock()
-			}
+			w.withdraw(g) // with another count, perhaps
 		}
 		w.settle()
 		if w.now == nil || len(left) == 0 {
@@ -534,11 +532,7 @@ func TestGroupTakeoverGivenUp(t *testing.T) {
 			all := true
 			for _, i := range left {
 				all = all && w.passed[i] == before[i]+1
-				if g := w.groups[i]; g.waiting {
-					g.a.mu.Lock()
-					g.a.withdrawLocked(g)
-					g.a.unlock()
-				}
+				w.withdraw(w.groups[i])
 			}
 			broken := w.groups[left[0]].a.broken != nil // then each barrier fails
 			for _, i := range left {
@@ -790,8 +784,7 @@ func TestGroupTakeoverMembers(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newGroupWorld(rt, names, make([][]int, tasks))
 		var joins []*modelJoin
-		draw := func(rt *rapid.T, n int, what string) int { return rapid.IntRange(0, n-1).Draw(rt, what) }
-		rt.Repeat(map[string]func(*rapid.T){
+		rt.Repeat(w.steps(map[string]func(*rapid.T){
 			"join": func(rt *rapid.T) {
 				j := &modelJoin{task: draw(rt, tasks, "task")}
 				if w.isDead(j.task) || len(joins) == most {
@@ -821,23 +814,12 @@ func TestGroupTakeoverMembers(t *testing.T) {
 					w.step(joins[draw(rt, len(joins), "join")], joins)
 				}
 			},
-			"deliver": func(rt *rapid.T) {
-				if ls := w.busy(); len(ls) > 0 {
-					w.deliver(ls[draw(rt, len(ls), "link")])
-				}
-			},
-			"connect": func(rt *rapid.T) {
-				i := draw(rt, tasks, "task")
-				if _, is := w.seek[i]; is {
-					w.connect(i)
-				}
-			},
 			"kill": func(rt *rapid.T) {
 				i := draw(rt, tasks, "task")
 				if w.isDead(i) || len(w.dead) == tasks-2 {
 					return
 				}
-				w.kill(i, func(n int) int { return draw(rt, n+1, "kept") })
+				w.kill(i, kept(rt))
 			},
 			"giveUp": func(rt *rapid.T) {
 				i := draw(rt, tasks, "task")
@@ -845,9 +827,9 @@ func TestGroupTakeoverMembers(t *testing.T) {
 					return
 				}
 				isAgent := rapid.Bool().Draw(rt, "agent")
-				w.giveUp(i, isAgent, func(n int) int { return draw(rt, n+1, "kept") })
+				w.giveUp(i, isAgent, kept(rt))
 			},
-		})
+		}))
 		for n, moved := 0, true; moved; n++ {
 			if n == 1000 {
 				rt.Fatalf("a Join tries again and again; the coordinator knows the members %v", w.now.insts)

@@ -324,8 +324,8 @@ func (hs *handlers) handleLocked(h *handler, m *rocl.Message) {
 }
 
 func (hs *handlers) handle(h *handler, rm *rocl.Message) {
-	m, err := newMessage(rm)
-	if err != nil {
+	m := new(Message) // not one that is used again: h.f may have released it
+	if err := m.init(rm); err != nil {
 		hs.t.task.log.Warn("tpvm: handler: a message was dropped", "thread", hs.t.String(), "err", err)
 		return
 	}

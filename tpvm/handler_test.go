@@ -19,9 +19,7 @@ import (
 // sendInt sends a number.
 func sendInt(t testing.TB, th *tpvm.Thread, to tpvm.TID, tag int, n int32) {
 	t.Helper()
-	if err := tpvm.SendValues(deadline(t), th, to, tag, []int32{n}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tpvm.SendValues(deadline(t), th, to, tag, []int32{n}))
 }
 
 func recvInt(t testing.TB, th *tpvm.Thread, from tpvm.TID, tag int) int32 {
@@ -59,9 +57,7 @@ func TestHandlers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {}); !errors.Is(err, tpvm.ErrHandler) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {})), tpvm.ErrHandler)
 	for i := range int32(n) {
 		sendInt(t, a.Thread, b.ID(), 5, i)
 		if i%10 == 0 {
@@ -83,10 +79,7 @@ func TestHandlers(t *testing.T) {
 			if err != nil || e.Tag != 6 {
 				t.Fatal(e, err)
 			}
-			m, err := b.TryRecv(a.ID(), tpvm.AnyTag)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must(b.TryRecv(a.ID(), tpvm.AnyTag))(t)
 			if k := number(m); k != i {
 				t.Fatal(k, i)
 			}
@@ -106,36 +99,25 @@ func TestHandlers(t *testing.T) {
 	}
 
 	// Handlers in any context, and of messages of Notify. A panic ends one call.
-	mc, err := a.NewContext(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mc := must(a.NewContext(ctx))(t)
 	var calls atomic.Int32
 	handled := make(chan bool, 10)
-	if _, err := b.AddHandler(a.ID(), tpvm.AnyTag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+	must(b.AddHandler(a.ID(), tpvm.AnyTag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
 		handled <- m.IsGone()
 		if calls.Add(1) == 1 {
 			panic("once")
 		}
-	}, tpvm.Workers(4)); err != nil {
-		t.Fatal(err)
-	}
+	}, tpvm.Workers(4)))(t)
 	sendInt(t, a.Thread, b.ID(), 1, 1)
-	if _, err := a.SetContext(mc); err != nil {
-		t.Fatal(err)
-	}
+	must(a.SetContext(mc))(t)
 	sendInt(t, a.Thread, b.ID(), 2, 1)
 	for range 2 {
 		if <-handled {
 			t.Error("gone")
 		}
 	}
-	if _, err := b.Notify(ctx, 3, a.ID()); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(b.Notify(ctx, 3, a.ID()))(t)
+	check(t, a.Exit(ctx))
 	if !<-handled {
 		t.Error("not gone")
 	}
@@ -150,9 +132,7 @@ func TestHandlers(t *testing.T) {
 		{},
 		{f: func(context.Context, *tpvm.Message) {}, opts: []tpvm.HandlerOption{tpvm.Workers(0)}},
 	} {
-		if _, err := b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...); !errors.Is(err, tpvm.ErrBadParam) {
-			t.Error(err)
-		}
+		wantErr(t, second(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...)), tpvm.ErrBadParam)
 	}
 }
 
@@ -164,13 +144,9 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
 	got := make(chan int32)
 	go func() { got <- recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag) }()
-	if _, err := b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
-		if err := tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}); err != nil {
-			t.Error(err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	must(b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
+		check(t, tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}))
+	}))(t)
 	for i := range int32(100) {
 		sendInt(t, a.Thread, b.ID(), 1, i)
 		if k := recvInt(t, a.Thread, b.ID(), 2); k != i+1 {
@@ -190,15 +166,11 @@ func TestHandlerWhileReceiving(t *testing.T) {
 		}
 		got <- 0
 	}()
-	if err := d.Exit(ctx); err != nil {
-		t.Error(err)
-	}
+	check(t, d.Exit(ctx))
 	<-got
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := b.Recv(short, tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag)), context.Canceled)
 }
 
 // RecvFunc finds a message behind others, which keep their order.
@@ -208,10 +180,7 @@ func TestRecvFunc(t *testing.T) {
 	for i := range int32(10) {
 		sendInt(t, a.Thread, b.ID(), int(i), i)
 	}
-	m, err := b.RecvFunc(deadline(t), func(i tpvm.Info) bool { return i.From == a.ID() && i.Tag*i.Tag == 49 && i.Len == 4 })
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(b.RecvFunc(deadline(t), func(i tpvm.Info) bool { return i.From == a.ID() && i.Tag*i.Tag == 49 && i.Len == 4 }))(t)
 	if k := number(m); k != 7 {
 		t.Error(k)
 	}
@@ -249,17 +218,9 @@ func TestHandlerGoexit(t *testing.T) {
 // A receive of a thread with handlers returns when the thread's context is closed.
 func TestHandlerClosed(t *testing.T) {
 	ctx := deadline(t)
-	c, err := rocl.Open(ctx, rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = task.AddHandler(tpvm.AnyTask, 1, 0, func(context.Context, *tpvm.Message) {}); err != nil {
-		t.Fatal(err)
-	}
+	c := must(rocl.Open(ctx, rocl.WithSocket(node(t))))(t)
+	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
+	must(task.AddHandler(tpvm.AnyTask, 1, 0, func(context.Context, *tpvm.Message) {}))(t)
 	sendInt(t, task.Thread, task.ID(), 2, 2)
 	recvInt(t, task.Thread, tpvm.AnyTask, tpvm.AnyTag) // through the goroutine that receives for the handler
 	got := make(chan error)
@@ -268,8 +229,6 @@ func TestHandlerClosed(t *testing.T) {
 		got <- err
 	}()
 	_ = c.Close()
-	if err := <-got; !errors.Is(err, rocl.ErrClosed) {
-		t.Error(err)
-	}
+	wantErr(t, <-got, rocl.ErrClosed)
 	_ = task.Exit(ctx)
 }

@@ -30,9 +30,10 @@ type HostEvent struct {
 //
 // stop ends the notification of further events. So do the ends of ctx and of the thread.
 func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop func(), err error) {
+	defer wrap(&err, "tpvm: notify of hosts")
 	tg, err := t.tag(tag)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: notify of hosts: %w", err)
+		return nil, err
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	cancel := func() { end(ErrExited) }
@@ -47,7 +48,7 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 	}) {
 		unbind()
 		cancel()
-		return nil, fmt.Errorf("tpvm: notify of hosts: %w", ErrExited)
+		return nil, ErrExited
 	}
 	stop = func() {
 		cancel()
@@ -62,7 +63,7 @@ func (t *Thread) NotifyHosts(ctx context.Context, tag int, ids ...TID) (stop fun
 			return stop, nil
 		default:
 		}
-		return nil, fmt.Errorf("tpvm: notify of hosts: %w", err)
+		return nil, err
 	}
 }
 
@@ -142,16 +143,11 @@ func (w *hostWatch) lost(ctx context.Context, h Host) error {
 // notify sends the message of an event to the thread.
 func (w *hostWatch) notify(ctx context.Context, e HostEvent) error {
 	b := pack.NewBuffer(pack.Default)
-	for _, s := range []string{e.ID.String(), e.Node, e.Name, e.Arch} {
-		if err := b.PackString(s); err != nil {
-			return err
-		}
-	}
 	isGone := int32(0)
 	if e.IsGone {
 		isGone = 1
 	}
-	if err := pack.Pack(b, []int32{int32(min(max(e.Cores, 0), math.MaxInt32)), isGone}, 1); err != nil {
+	if err := b.PackValues(e.ID.String(), e.Node, e.Name, e.Arch, int32(min(max(e.Cores, 0), math.MaxInt32)), isGone); err != nil {
 		return err
 	}
 	return w.t.send(ctx, w.t.ID(), w.tag, b)
@@ -160,18 +156,13 @@ func (w *hostWatch) notify(ctx context.Context, e HostEvent) error {
 // HostEvent unpacks the event of a message of NotifyHosts.
 func (m *Message) HostEvent() (e HostEvent, err error) {
 	var id string
-	for _, s := range []*string{&id, &e.Node, &e.Name, &e.Arch} {
-		if *s, err = m.UnpackString(); err != nil {
-			return HostEvent{}, fmt.Errorf("tpvm: unpack the event of a host: %w", err)
-		}
-	}
-	var n [2]int32
-	if err = pack.Unpack(&m.Reader, n[:], 1); err == nil {
+	var cores, isGone int32
+	if err = m.UnpackValues(&id, &e.Node, &e.Name, &e.Arch, &cores, &isGone); err == nil {
 		e.ID, err = rocl.ParseGID(id)
 	}
 	if err != nil {
 		return HostEvent{}, fmt.Errorf("tpvm: unpack the event of a host: %w", err)
 	}
-	e.Cores, e.IsGone = int(n[0]), n[1] != 0
+	e.Cores, e.IsGone = int(cores), isGone != 0
 	return e, nil
 }

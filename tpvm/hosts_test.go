@@ -75,21 +75,11 @@ func newFarm(t *testing.T) *farm {
 	nice.Raise(t)
 	f := &farm{t: t, dir: t.TempDir(), pids: map[tpvm.TID]int{}}
 	f.key = filepath.Join(f.dir, "key")
-	if err := os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	f.address = freeAddress(t)
-	var err error
-	f.c, err = rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}), rocl.WithGiveUp(farmGiveUp))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f.c = must(rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}), rocl.WithGiveUp(farmGiveUp)))(t)
 	t.Cleanup(func() { f.c.Close() })
 	f.task = enrol(t, f.c)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	ssh := filepath.Join(f.dir, "ssh")
 	script := `#!/bin/sh
 host=$1
@@ -105,17 +95,13 @@ exec sh -c "$*"
 		t.Fatal(err)
 	}
 	t.Setenv(tpvm.EnvSSH, ssh)
-	t.Setenv(tpvm.EnvPod, self)
+	t.Setenv(tpvm.EnvPod, self(t))
 	return f
 }
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	a, err := freeaddr.Loopback()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
+	return must(freeaddr.Loopback())(t)
 }
 
 // env returns the environment of commands on a host whose pod serves the node.
@@ -137,9 +123,7 @@ func (f *farm) host(name string, more map[string]string) {
 	for k, v := range env {
 		fmt.Fprintf(&s, "%s=%s\nexport %s\n", k, v, k)
 	}
-	if err := os.WriteFile(filepath.Join(f.dir, name+".env"), []byte(s.String()), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	check(f.t, os.WriteFile(filepath.Join(f.dir, name+".env"), []byte(s.String()), 0o600))
 }
 
 // add adds hosts, and removes them when the test ends.
@@ -158,11 +142,7 @@ func (f *farm) add(names ...string) ([]tpvm.Host, error) {
 
 // spawn spawns the worker.
 func (f *farm) spawn(n int, opts ...tpvm.SpawnOption) ([]tpvm.TID, error) {
-	self, err := os.Executable()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	ids, err := f.task.Spawn(deadline(f.t), self, n, append(opts, tpvm.Env("TPVM_TEST_PROGRAM=worker"))...)
+	ids, err := f.task.Spawn(deadline(f.t), self(f.t), n, append(opts, tpvm.Env("TPVM_TEST_PROGRAM=worker"))...)
 	for i, bad := range f.task.Tasks(deadline(f.t)) {
 		if bad == nil && slices.Contains(ids, i.ID) {
 			f.pids[i.ID] = i.PID
@@ -174,16 +154,9 @@ func (f *farm) spawn(n int, opts ...tpvm.SpawnOption) ([]tpvm.TID, error) {
 // pod returns the process of the pod that serves a host.
 func (f *farm) pod(name string) int {
 	f.t.Helper()
-	p, err := f.c.Find(deadline(f.t), rocl.Match{"type": "systhread", "vm": "test", "added": name})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	p := must(f.c.Find(deadline(f.t), rocl.Match{"type": "systhread", "vm": "test", "added": name}))(f.t)
 	v, _ := p.Attrs.Get("pid")
-	pid, err := strconv.Atoi(string(v))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return pid
+	return must(strconv.Atoi(string(v)))(f.t)
 }
 
 // killAll kills the processes of tasks, as the loss of their host does.
@@ -218,24 +191,11 @@ func (f *farm) on(ids []tpvm.TID) map[string]int {
 func (f *farm) end(ids ...tpvm.TID) {
 	f.t.Helper()
 	ctx := deadline(f.t)
-	if _, err := f.task.Notify(ctx, 99, ids...); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.task.Notify(ctx, 99, ids...))(f.t)
 	for _, id := range ids {
 		_ = f.task.Kill(ctx, id)
 	}
-	f.gone(99, ids...)
-}
-
-func (f *farm) gone(tag int, ids ...tpvm.TID) {
-	f.t.Helper()
-	for _, id := range ids {
-		m, err := f.task.Recv(deadline(f.t), id, tag)
-		if err != nil || !m.IsGone() {
-			f.t.Fatal(m, err)
-		}
-		m.Release()
-	}
+	wantEnds(f.t, f.task, 99, ids...)
 }
 
 // Hosts are added over a remote shell. For each host that cannot be added the error says why. Spawn
@@ -277,20 +237,13 @@ func TestAddHosts(t *testing.T) {
 		!strings.Contains(err.Error(), "not found from here") || !strings.Contains(err.Error(), "--join") {
 		t.Errorf("a host of another cluster: %v", err)
 	}
-	if err := hasty.Exit(ctx); err != nil {
-		t.Error(err)
-	}
-	if _, err := f.add("one"); !errors.Is(err, tpvm.ErrHostAdded) {
-		t.Errorf("a host is added again: %v", err)
-	}
+	check(t, hasty.Exit(ctx))
+	wantErr(t, second(f.add("one")), tpvm.ErrHostAdded)
 	all, err := f.task.Hosts(ctx)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("hosts: %+v: %v", all, err)
 	}
-	ids, err := f.spawn(6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(f.spawn(6))(t)
 	if n := f.on(ids); len(n) != 3 || n[hs[0].Node] != 2 || n[hs[1].Node] != 2 {
 		t.Errorf("tasks by node: %v", n)
 	}
@@ -298,19 +251,11 @@ func TestAddHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[hs[1].Node] != 2 {
 		t.Errorf("on two: %v: %v", n, err)
 	}
-	if _, err := f.task.Notify(ctx, 5, two...); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.task.DelHosts(ctx, "two"); err != nil {
-		t.Fatal(err)
-	}
-	f.gone(5, two...)
-	if _, err := f.spawn(1, tpvm.OnHost("two")); !errors.Is(err, tpvm.ErrNoHost) {
-		t.Errorf("spawn on a host that was removed: %v", err)
-	}
-	if err := f.task.DelHosts(ctx, "two", f.task.Host()+"x"); !errors.Is(err, tpvm.ErrNoPod) {
-		t.Errorf("a host is removed again: %v", err)
-	}
+	must(f.task.Notify(ctx, 5, two...))(t)
+	check(t, f.task.DelHosts(ctx, "two"))
+	wantEnds(f.t, f.task, 5, two...)
+	wantErr(t, second(f.spawn(1, tpvm.OnHost("two"))), tpvm.ErrNoHost)
+	wantErr(t, f.task.DelHosts(ctx, "two", f.task.Host()+"x"), tpvm.ErrNoPod)
 	f.end(ids...)
 }
 
@@ -323,9 +268,7 @@ func TestAddHostsCanceled(t *testing.T) {
 		return exec.Command("sleep", "3600")
 	})
 	task := enrol(t, f.c, tpvm.WithHostStarter(s))
-	if _, err := task.AddHosts(ctx, "any"); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	wantErr(t, second(task.AddHosts(ctx, "any")), context.Canceled)
 }
 
 type starter func(ctx context.Context, host string, argv []string) *exec.Cmd
@@ -342,48 +285,28 @@ func TestNotifyHosts(t *testing.T) {
 	if err != nil || len(own) != 1 {
 		t.Fatal(own, err)
 	}
-	stop, err := f.task.NotifyHosts(ctx, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := must(f.task.NotifyHosts(ctx, 3))(t)
 	event := func(tag int) tpvm.HostEvent {
 		t.Helper()
-		m, err := f.task.Recv(ctx, tpvm.AnyTask, tag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(f.task.Recv(ctx, tpvm.AnyTask, tag))(t)
 		defer m.Release()
-		e, err := m.HostEvent()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
+		return must(m.HostEvent())(t)
 	}
 	f.host("one", nil)
-	hs, err := f.add("one") // its pod serves the node
-	if err != nil {
-		t.Fatal(err)
-	}
+	hs := must(f.add("one"))(t) // its pod serves the node
 	joined := event(3)
 	if joined.IsGone || joined.ID != hs[0].ID || joined.Cores != hs[0].Cores || joined.Name == "" || joined.Arch != hs[0].Arch {
 		t.Errorf("joined: %+v, added: %+v", joined, hs[0])
 	}
-	if _, err := f.task.NotifyHosts(ctx, 4, joined.ID, own[0].ID); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := f.spawn(1, tpvm.OnHost("one"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.task.Notify(ctx, 5, ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(f.task.NotifyHosts(ctx, 4, joined.ID, own[0].ID))(t)
+	ids := must(f.spawn(1, tpvm.OnHost("one")))(t)
+	must(f.task.Notify(ctx, 5, ids...))(t)
 	pod := f.pod("one")
 	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // the node ends with its pod
 		t.Fatal(err)
 	}
 	f.killAll(ids)
-	f.gone(5, ids...)
+	wantEnds(f.t, f.task, 5, ids...)
 	for _, tag := range []int{3, 4} {
 		if e := event(tag); !e.IsGone || e.ID != joined.ID || e.Node != joined.Node {
 			t.Errorf("lost: %+v", e)
@@ -400,9 +323,7 @@ func TestNotifyHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[own[0].Node] != 2 {
 		t.Errorf("after the loss: %v: %v", n, err)
 	}
-	if _, err := f.spawn(1, tpvm.OnHost("one")); !errors.Is(err, tpvm.ErrNoHost) {
-		t.Errorf("spawn on the lost host: %v", err)
-	}
+	wantErr(t, second(f.spawn(1, tpvm.OnHost("one"))), tpvm.ErrNoHost)
 	f.end(two...)
 }
 
@@ -412,18 +333,10 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 	ctx := deadline(t)
 	begun := filepath.Join(f.dir, "begun")
 	f.host("one", map[string]string{"TPVM_TEST_BEGUN": begun})
-	if _, err := f.add("one"); err != nil {
-		t.Fatal(err)
-	}
+	must(f.add("one"))(t)
 	slow := filepath.Join(f.dir, "slow") // it enrols only if the test's own pod starts it
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := "#!/bin/sh\n[ -z \"$TPVM_TEST_BEGUN\" ] && TPVM_TEST_PROGRAM=worker exec " + self + "\necho $$ >$TPVM_TEST_BEGUN.new; mv $TPVM_TEST_BEGUN.new $TPVM_TEST_BEGUN; exec sleep 30\n"
-	if err := os.WriteFile(slow, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	script := "#!/bin/sh\n[ -z \"$TPVM_TEST_BEGUN\" ] && TPVM_TEST_PROGRAM=worker exec " + self(t) + "\necho $$ >$TPVM_TEST_BEGUN.new; mv $TPVM_TEST_BEGUN.new $TPVM_TEST_BEGUN; exec sleep 30\n"
+	check(t, os.WriteFile(slow, []byte(script), 0o700))
 	pod := f.pod("one")
 	type result struct {
 		ids []tpvm.TID
@@ -439,9 +352,7 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 		text, _ = os.ReadFile(begun)
 		return len(text) > 0
 	})
-	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Kill(pod, syscall.SIGKILL))
 	r := <-spawned
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -468,9 +379,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: the parent is %v", what, b.Parent())
 		}
 	}
-	if _, err := a.Task().Rocl().Register(deadline(t), rocl.Attrs{"type": "tmp", "vm": "test", "token": "forged", "start": "\xff\xff"}); err != nil {
-		t.Fatal(err)
-	}
+	must(a.Task().Rocl().Register(deadline(t), rocl.Attrs{"type": "tmp", "vm": "test", "token": "forged", "start": "\xff\xff"}))(t)
 	t.Setenv(tpvm.EnvToken, "forged")
 	if b, err := tpvm.Enrol(deadline(t), tpvm.WithContext(c.Open(0)), tpvm.WithVM("test")); err == nil {
 		t.Errorf("a start that cannot be read: %v", b)
@@ -484,20 +393,15 @@ func TestTurns(t *testing.T) {
 	tasks := make([]*tpvm.Task, 3)
 	for i := range tasks {
 		tasks[i] = enrol(t, c.Open(i))
-		if _, err := tasks[i].Export(ctx, "wait", func(ctx context.Context, _ *tpvm.Thread) error {
+		must(tasks[i].Export(ctx, "wait", func(ctx context.Context, _ *tpvm.Thread) error {
 			<-ctx.Done()
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	f := &farm{t: t, task: tasks[0]}
 	var ids []tpvm.TID
 	for _, n := range []int{1, 1, 1, 2, 1, 4, 1, 1} {
-		some, err := f.task.Spawn(ctx, "wait", n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		some := must(f.task.Spawn(ctx, "wait", n))(t)
 		if ids = append(ids, some...); len(ids) == 1 && f.on(ids)[node12(tasks[0])] != 1 {
 			t.Error("the first is not at the caller's")
 		}
@@ -558,18 +462,11 @@ func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Nod
 func TestStartInTurn(t *testing.T) {
 	f := newFarm(t)
 	f.host("one", nil)
-	if _, err := f.add("one"); err != nil {
-		t.Fatal(err)
-	}
+	must(f.add("one"))(t)
 	own := 0
 	for range 4 {
-		ps, err := f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ps[0].Wait(deadline(t)); err != nil {
-			t.Fatal(err)
-		}
+		ps := must(f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits")))(t)
+		must(ps[0].Wait(deadline(t)))(t)
 		if ps[0].ID().Node() == f.c.ID().Node() {
 			own++
 		}

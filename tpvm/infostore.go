@@ -131,7 +131,6 @@ type infoRequest struct {
 
 // An infoAnswer is the reply to an infoRequest.
 type infoAnswer struct {
-	Error string // the text of one of infoErrors, or of another error
 	Owner TID
 	Data  []byte
 }
@@ -142,9 +141,6 @@ var errOldInfo = errors.New("tpvm: the copy of the message box entry may be out 
 // errTaking is the reply to infoTook while a call waits for the entry.
 var errTaking = errors.New("tpvm: the message box entry is being taken")
 
-// infoErrors are the errors that the sender of a request recognises.
-var infoErrors = []error{ErrNoEntry, ErrDenied, ErrExited, ErrBadParam, errOldInfo, errTaking}
-
 func (t *Task) newInfoStore(p *pod, timeout time.Duration) *infoStore {
 	return &infoStore{
 		p: p, timeout: timeout, held: map[TID]*heldInfo{}, copies: map[TID]*copyOf{}, taking: map[TID]int{}, forgotten: map[TID]uint64{}, slow: map[TID]bool{},
@@ -152,24 +148,14 @@ func (t *Task) newInfoStore(p *pod, timeout time.Duration) *infoStore {
 }
 
 // ask sends a request to the infoStore of a pod, which may be this one.
-func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (a infoAnswer, err error) {
-	if pod == k.p.r.ID() {
-		var done func()
-		if a, done = k.answer(ctx, q); done != nil {
+func (k *infoStore) ask(ctx context.Context, pod TID, q infoRequest) (infoAnswer, error) {
+	return askPod(ctx, k.p.t, pod, podInfo, q, func(ctx context.Context, q infoRequest) (infoAnswer, error) {
+		a, done, err := k.answer(ctx, q)
+		if done != nil {
 			done()
 		}
-	} else if a, err = ask[infoAnswer](ctx, k.p.t, pod, podInfo, q); err != nil {
 		return a, err
-	}
-	if a.Error == "" {
-		return a, nil
-	}
-	for _, e := range infoErrors {
-		if a.Error == e.Error() {
-			return a, e
-		}
-	}
-	return a, &textError{text: a.Error}
+	})
 }
 
 // errLatePod is returned when a pod does not answer in time.
@@ -178,7 +164,10 @@ var errLatePod = errors.New("tpvm: the pod did not answer in time")
 // askSoon is ask that gives up after the timeout, or later if the request has much content. It
 // records in slow whether the pod has answered.
 func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
-	timeout := k.timeout + time.Duration(len(q.Content.Data))*time.Second/infoRate
+	timeout := k.timeout
+	if q.Content != nil {
+		timeout += time.Duration(len(q.Content.Data)) * time.Second / infoRate
+	}
 	soon, cancel := context.WithTimeoutCause(ctx, timeout, errLatePod)
 	defer cancel()
 	_, err := k.ask(soon, pod, q)
@@ -194,8 +183,7 @@ func (k *infoStore) askSoon(ctx context.Context, pod TID, q infoRequest) error {
 
 // answer carries out a request of a task. If done is not nil, the caller calls it when the task has
 // the answer.
-func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, done func()) {
-	var err error
+func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, done func(), err error) {
 	switch {
 	case q.Op == infoRead || q.Op == infoTake || q.Op == infoDelete || q.Op == infoReplace && q.Content != nil:
 		a, done, err = k.change(ctx, q)
@@ -216,15 +204,7 @@ func (k *infoStore) answer(ctx context.Context, q infoRequest) (a infoAnswer, do
 	default:
 		err = ErrBadParam
 	}
-	if err != nil {
-		a.Error = err.Error()
-		for _, e := range infoErrors {
-			if errors.Is(err, e) {
-				a.Error = e.Error()
-			}
-		}
-	}
-	return a, done
+	return a, done, err
 }
 
 // change reads or changes an entry that this store keeps. For done see answer.
@@ -255,9 +235,7 @@ func (k *infoStore) finishTake(h *heldInfo, to TID) {
 	for wait := time.Millisecond; ; wait = min(2*wait, longestRetry) {
 		var err error
 		if to != k.p.r.ID() { // an answer within the task is not lost
-			soon, cancel := context.WithTimeout(ctx, k.timeout)
-			_, err = k.ask(soon, to, infoRequest{Op: infoTook, ID: ident})
-			cancel()
+			err = k.askSoon(ctx, to, infoRequest{Op: infoTook, ID: ident})
 		}
 		switch {
 		case errors.Is(err, ErrNoEntry):
@@ -853,9 +831,7 @@ func (k *infoStore) adoptCopy(ctx context.Context, c *copyOf) bool {
 		return true
 	}
 	if !c.taker.IsZero() {
-		soon, cancel := context.WithTimeout(ctx, k.timeout)
-		_, err := k.ask(soon, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
-		cancel()
+		err := k.askSoon(ctx, c.taker, infoRequest{Op: infoTook, ID: c.Ident})
 		switch {
 		case err == nil:
 			return k.forgetCopy(c)
@@ -919,9 +895,7 @@ func (k *infoStore) placeOf(ctx context.Context, c *copyOf, index int) (isDone b
 		case i.pod == c.store && i.ident() == c.Ident: // also if that pod answers: it is about to end
 			return false, -1
 		case i.ident() == c.Ident:
-			soon, cancel := context.WithTimeout(ctx, k.timeout)
-			_, err := k.ask(soon, i.pod, infoRequest{Op: infoRead, ID: i.id})
-			cancel()
+			err := k.askSoon(ctx, i.pod, infoRequest{Op: infoRead, ID: i.id})
 			return err == nil && k.forgetCopy(c), -1
 		case i.Index == c.Index && (c.Flags|i.Flags)&MultiInstance == 0 && c.Flags&OverWritable != 0: // it is replaced
 			return k.forgetCopy(c), -1

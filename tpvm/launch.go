@@ -82,7 +82,7 @@ func (c *child) hasEnrolled() bool {
 }
 
 // startPrograms starts programs and waits until they have enrolled.
-func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
+func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started, err error) {
 	cs, errs := p.launchAll(ctx, q)
 	ids := make([]TID, len(cs))
 	together(len(cs), func(i int) {
@@ -98,7 +98,7 @@ func (p *pod) startPrograms(ctx context.Context, q spawnPrograms) (a started) {
 			a.IDs = append(a.IDs, ids[i])
 		}
 	}
-	return a
+	return a, nil
 }
 
 // launchAll starts the programs of a request. For each it returns a child or an error.
@@ -160,10 +160,8 @@ const launchers = 16
 // startError returns the error of a program that was not started. Errors of this package stay in
 // front, where remoteError recognises them.
 func startError(path, host string, err error) error {
-	for _, s := range sentinels {
-		if errors.Is(err, s) {
-			return fmt.Errorf("%w: start %s on %s", err, path, host)
-		}
+	if slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) }) {
+		return fmt.Errorf("%w: start %s on %s", err, path, host)
 	}
 	for _, scarce := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, scarce) {
@@ -296,8 +294,8 @@ func (p *pod) newChild(index int) (*child, error) {
 	switch {
 	case p.draining || p.ending:
 		return nil, ErrExited
-	case len(p.children) >= p.maxPrograms:
-		return nil, fmt.Errorf("%w: %d programs run", ErrTooMany, p.maxPrograms)
+	case len(p.children) >= p.t.maxPrograms:
+		return nil, fmt.Errorf("%w: %d programs run", ErrTooMany, p.t.maxPrograms)
 	}
 	c := &child{index: index, begun: make(chan struct{}), enrolled: make(chan struct{}), exited: make(chan struct{})}
 	p.children[c] = struct{}{}
@@ -361,16 +359,16 @@ func (p *pod) awaitExit(c *child) {
 func (p *pod) handleEnrolment(c *child) {
 	_ = c.tmp.Handle(p.t.ended, func(m *rocl.Message) {
 		isFirst := false
-		answer(p, c.tmp, m, func(_ context.Context, e enrolment) done {
+		answer(p, c.tmp, m, func(_ context.Context, e enrolment) (done, error) {
 			if err := p.mayEnrol(c, m.From(), e); err != nil {
-				return done{Error: err.Error()}
+				return done{}, err
 			}
 			if isFirst = !c.isEnrolling.Load(); isFirst { // not a second enrolment by the same process
 				c.id = e.ID
 				p.statuses.enrolled(c)
 				c.isEnrolling.Store(true)
 			}
-			return done{}
+			return done{}, nil
 		})
 		if !isFirst {
 			return
@@ -398,7 +396,7 @@ func (p *pod) mayEnrol(c *child, from TID, e enrolment) error {
 // with a parent in this process. For the latter the kernel ends the first process too.
 func (p *pod) begin(c *child, q spawnPrograms) (err error) {
 	hasParentHere := q.EndWithParent && q.Pod == p.r.ID()
-	if !hasParentHere && !p.isServed {
+	if !hasParentHere && !p.t.servesPod {
 		c.program, err = programs.Start(c.cmd)
 		return err
 	}
@@ -461,38 +459,24 @@ func (c *child) startGuarded(g *programs.Guard) (err error) {
 // program that enrols watches its parent itself from then on.
 func (p *pod) endWithParent(parent TID, cs []*child) {
 	p.t.work.Go(func() {
-		r, err := p.t.c.Register(p.t.ended, nil)
-		if err != nil {
-			return
-		}
-		defer r.Close()
 		ctx, cancel := context.WithCancel(p.t.ended)
 		defer cancel()
-		if _, err := r.Monitor(ctx, parent, 0); err != nil {
-			return
-		}
-		p.t.work.Go(func() {
-			defer cancel()
+		_ = p.t.whenGone(ctx, parent, func() {
 			for _, c := range cs {
-				if c == nil {
-					continue
-				}
-				select {
-				case <-c.enrolled:
-				case <-c.exited:
-				case <-ctx.Done():
-					return
+				if c != nil && !c.hasEnrolled() {
+					_ = c.signal(syscall.SIGTERM)
 				}
 			}
 		})
-		m, err := r.Recv(ctx)
-		if err != nil {
-			return
-		}
-		m.Release()
 		for _, c := range cs {
-			if c != nil && !c.hasEnrolled() {
-				_ = c.signal(syscall.SIGTERM)
+			if c == nil {
+				continue
+			}
+			select {
+			case <-c.enrolled:
+			case <-c.exited:
+			case <-ctx.Done():
+				return
 			}
 		}
 	})
@@ -554,11 +538,7 @@ func (t *Task) findStart(ctx context.Context) (*foundStart, error) {
 
 // reportStart tells the launcher that the program has enrolled.
 func (t *Task) reportStart(ctx context.Context, s *foundStart) error {
-	d, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()})
-	if err == nil && d.Error != "" {
-		err = remoteError(d.Error)
-	}
-	if err != nil {
+	if _, err := ask[done](ctx, t, s.tmp, 0, enrolment{ID: t.ID()}); err != nil {
 		return fmt.Errorf("tell the launcher %v: %w", s.tmp, err)
 	}
 	return nil

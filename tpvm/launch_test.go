@@ -5,11 +5,14 @@ package tpvm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -84,6 +87,36 @@ func TestEnrolDuringLaunch(t *testing.T) {
 	}
 }
 
+// A pod that is ending does not start the programs that it was about to start.
+func TestEndDuringLaunch(t *testing.T) {
+	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
+	c := launching(t, task)
+	task.pod.endChildren()
+	if err := task.pod.mayBegin(c); !errors.Is(err, ErrExited) {
+		t.Error(err)
+	}
+}
+
+// The error of a program that the system refuses to start says that there are too many. Errors of
+// the package stay in front, where the task that asked recognises them.
+func TestStartErrors(t *testing.T) {
+	system := func(err error) error { return &os.PathError{Op: "fork/exec", Path: "/bin/x", Err: err} }
+	for _, c := range []struct{ err, want error }{
+		{system(syscall.EAGAIN), ErrTooMany},
+		{system(syscall.ENOMEM), ErrTooMany},
+		{system(syscall.EMFILE), ErrTooMany},
+		{system(syscall.ENFILE), ErrTooMany},
+		{system(syscall.ENOEXEC), nil},
+		{fmt.Errorf("%w: 3 programs run", ErrTooMany), ErrTooMany},
+		{ErrExited, ErrExited},
+	} {
+		got := startError("/bin/x", "host", c.err)
+		if is := errors.Unwrap(remoteError(got.Error())); is != c.want || !errors.Is(got, c.err) || !strings.Contains(got.Error(), "/bin/x on host") {
+			t.Errorf("%v matches %v, not %v", got, is, c.want)
+		}
+	}
+}
+
 // A program that ends as soon as it has the reply to its enrolment has enrolled.
 func TestEnrolAndEnd(t *testing.T) {
 	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
@@ -97,7 +130,7 @@ func TestEnrolAndEnd(t *testing.T) {
 	task.work.Go(func() {
 		_ = collector.Handle(task.ended, func(m *rocl.Message) {
 			<-c.exited // the launcher tells the collector of the enrolment after the reply
-			answer(task.pod, collector, m, func(context.Context, enrolledStream) done { return done{} })
+			answer(task.pod, collector, m, func(context.Context, enrolledStream) (done, error) { return done{}, nil })
 		})
 	})
 	if err := task.pod.mayBegin(c); err != nil {
@@ -179,10 +212,7 @@ func TestPodRefuses(t *testing.T) {
 	if err := task.pod.mayBegin(c); err != nil {
 		t.Fatal(err)
 	}
-	d, err := ask[done](t.Context(), observer, c.tmp.ID(), 0, enrolment{ID: task.ID()})
-	if err == nil && d.Error != "" {
-		err = remoteError(d.Error)
-	}
+	_, err := ask[done](t.Context(), observer, c.tmp.ID(), 0, enrolment{ID: task.ID()})
 	if !errors.Is(err, ErrDenied) || c.hasEnrolled() {
 		t.Errorf("another task enrols: %v", err)
 	}
@@ -202,11 +232,11 @@ func TestPodGivesUp(t *testing.T) {
 	handled := make(chan error, 1)
 	go func() {
 		handled <- r.Handle(asked.ended, func(m *rocl.Message) {
-			answer(asked.pod, r, m, func(ctx context.Context, _ done) done {
+			answer(asked.pod, r, m, func(ctx context.Context, _ done) (done, error) {
 				begin()
 				<-ctx.Done()
 				giveUp()
-				return done{}
+				return done{}, nil
 			})
 		})
 	}()
@@ -227,7 +257,7 @@ func TestPodGivesUp(t *testing.T) {
 	}
 	select {
 	case <-gaveUp:
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Error("the request is worked on")
 	}
 	_ = r.Close()

@@ -66,26 +66,19 @@ func (l *losses) err(ctx context.Context, flushed, closed error) error {
 		errs = append(errs, context.Cause(ctx))
 	}
 	for _, x := range l.lost {
-		errs = append(errs, fmt.Errorf("%s to %v %s not delivered: %w", messages(x.n), x.to, was(x.n), x.err))
+		errs = append(errs, fmt.Errorf("%s: %w", undelivered(x.n, x.to.String()), x.err))
 	}
 	if l.uncounted > 0 {
-		errs = append(errs, fmt.Errorf("%s to other receivers %s not delivered", messages(l.uncounted), was(l.uncounted)))
+		errs = append(errs, errors.New(undelivered(l.uncounted, "other receivers")))
 	}
 	return errors.Join(errs...)
 }
 
-func messages(n int) string {
+func undelivered(n int, to string) string {
 	if n == 1 {
-		return "1 message"
+		return "1 message to " + to + " was not delivered"
 	}
-	return fmt.Sprintf("%d messages", n)
-}
-
-func was(n int) string {
-	if n == 1 {
-		return "was"
-	}
-	return "were"
+	return fmt.Sprintf("%d messages to %s were not delivered", n, to)
 }
 
 // delivered returns err, the result of a flush. It returns nil if err says only that receivers have

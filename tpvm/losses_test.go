@@ -24,12 +24,7 @@ import (
 
 func init() {
 	// leaver does the same as all members of a group that end together.
-	programs["leaver"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["leaver"] = asTask(func(ctx context.Context, t *tpvm.Task) error {
 		g, err := t.Join(ctx, "leavers")
 		if err != nil {
 			return err
@@ -43,8 +38,8 @@ func init() {
 		if err := g.Leave(ctx); err != nil {
 			return err
 		}
-		return t.Exit(ctx)
-	}
+		return nil
+	})
 	// node is a program with the node's directory, until its input ends.
 	programs["node"] = func() error {
 		c, err := rocl.Open(context.Background(), rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
@@ -62,23 +57,13 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	socket := node(t)
 	cmd := subprocess.Self()
 	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=node")
-	other, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must(subprocess.Start(cmd))(t)
 	defer func() {
-		if err := other.Stop(); err != nil {
-			t.Error(err)
-		}
+		check(t, other.Stop())
 	}()
-	if err := other.Expect(deadline(t), "open"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, other.Expect(deadline(t), "open"))
 	task := own(t, rocl.WithSocket(socket))
-	g, err := task.Join(deadline(t), "leavers")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := must(task.Join(deadline(t), "leavers"))(t)
 	other.Signal(syscall.SIGSTOP)
 	eventually.True(t, "all its threads have stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", cmd.Process.Pid))
@@ -96,9 +81,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	}
 	other.Signal(syscall.SIGCONT)
 	if !t.Failed() {
-		if err := <-left; err != nil {
-			t.Error(err)
-		}
+		check(t, <-left)
 	}
 }
 
@@ -114,14 +97,9 @@ func TestMembersExitTogether(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	said := newLines()
-	if err := task.Catchout(said); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(said))
 	for range rounds {
-		ids, err := task.Spawn(ctx, self(t), leavers, program("leaver"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := must(task.Spawn(ctx, self(t), leavers, program("leaver")))(t)
 		for _, id := range ids {
 			if s, err := task.Wait(ctx, id); err != nil || !s.Success() {
 				t.Error(s, err)
@@ -137,10 +115,7 @@ func TestMembersExitTogether(t *testing.T) {
 // own enrols a task that opens its context on the node of alone.
 func own(t *testing.T, opts ...rocl.Option) *tpvm.Task {
 	t.Helper()
-	task, err := joined(tpvm.WithVM("test"), tpvm.WithRocl(opts...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must(joined(tpvm.WithVM("test"), tpvm.WithRocl(opts...)))(t)
 	t.Cleanup(func() { _ = task.Exit(deadline(t)) })
 	return task
 }
@@ -150,12 +125,8 @@ func TestExitNamesReceiver(t *testing.T) {
 	alone(t)
 	a := own(t, rocl.WithCluster("one"), rocl.WithLinger(10*time.Millisecond))
 	b := own(t, rocl.WithCluster("another")) // b cannot reach a
-	if err := a.SendPacked(deadline(t), b.ID(), 1, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.SendPacked(deadline(t), b.ID(), 1, "again"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.SendPacked(deadline(t), b.ID(), 1, "hello"))
+	check(t, a.SendPacked(deadline(t), b.ID(), 1, "again"))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err := a.Exit(ctx)

@@ -246,17 +246,8 @@ func (m *Message) Release() {
 	}
 }
 
-// newMessage returns the Message of a rocl message. It releases a rocl message that is not one of
-// this package, and fails.
-func newMessage(m *rocl.Message) (*Message, error) {
-	msg := new(Message)
-	if err := msg.init(m); err != nil {
-		return nil, err
-	}
-	return msg, nil
-}
-
-// message is newMessage with a Message that is used again after its Release.
+// message returns the Message of a rocl message. The Message is used again after its Release. If
+// the rocl message is not one of this package, message releases it, and fails.
 func (t *Thread) message(m *rocl.Message) (*Message, error) {
 	msg, _ := t.task.messages.Get().(*Message)
 	if msg == nil {
@@ -314,11 +305,15 @@ func splitPayload(p []byte) (enc pack.Encoding, typed bool, values []byte, err e
 //
 // PVM's pvm_trecv is Recv with a context from [context.WithTimeout].
 func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) {
-	f := t.filter(from, tag)
+	return t.receive(ctx, t.filter(from, tag), false)
+}
+
+// receive waits for a message, unless isTry is set.
+func (t *Thread) receive(ctx context.Context, f Filter, isTry bool) (*Message, error) {
 	s, err := t.selectors.get(f)
 	if err == nil {
 		var m *rocl.Message
-		if m, err = t.recv(ctx, f, s); err == nil {
+		if m, err = t.recv(ctx, f, s, isTry); err == nil {
 			return t.message(m)
 		}
 	}
@@ -326,9 +321,12 @@ func (t *Thread) Recv(ctx context.Context, from TID, tag int) (*Message, error) 
 }
 
 // recv returns the next message that s, the condition of f, selects and that no handler wants.
-func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select) (*rocl.Message, error) {
+func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select, isTry bool) (*rocl.Message, error) {
 	if h := t.handlers.Load(); h != nil {
-		return h.recv(ctx, f, false)
+		return h.recv(ctx, f, isTry)
+	}
+	if isTry {
+		return t.r.TryRecv(s...)
 	}
 	m, err := t.r.Recv(ctx, s...)
 	if err != nil {
@@ -341,25 +339,9 @@ func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select) (*rocl.Mes
 	return m, nil
 }
 
-// tryRecv is recv without waiting.
-func (t *Thread) tryRecv(f Filter, s []rocl.Select) (*rocl.Message, error) {
-	if h := t.handlers.Load(); h != nil {
-		return h.recv(t.ctx, f, true)
-	}
-	return t.r.TryRecv(s...)
-}
-
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty if the mailbox has no such message.
 func (t *Thread) TryRecv(from TID, tag int) (*Message, error) {
-	f := t.filter(from, tag)
-	s, err := t.selectors.get(f)
-	if err == nil {
-		var m *rocl.Message
-		if m, err = t.tryRecv(f, s); err == nil {
-			return t.message(m)
-		}
-	}
-	return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
+	return t.receive(t.ctx, t.filter(from, tag), true)
 }
 
 // Info describes a message that has not been received.
@@ -423,7 +405,7 @@ func (t *Thread) RecvFunc(ctx context.Context, match func(Info) bool) (*Message,
 	var aside []*rocl.Message
 	defer func() { t.putBack(aside) }()
 	for {
-		m, err := t.recv(ctx, f, s)
+		m, err := t.recv(ctx, f, s, false)
 		if err != nil {
 			return nil, fmt.Errorf("tpvm: receive %v: %w", f, err)
 		}

@@ -41,17 +41,11 @@ func TestRecv(t *testing.T) {
 			t.Errorf("from %v with tag %d: %d, not %d", r.from, r.tag, v, r.want)
 		}
 	}
-	if m, err := b.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
-		t.Error("nothing is left:", m, err)
-	}
-	if i, err := b.Probe(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
-		t.Error("nothing is left:", i, err)
-	}
+	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	wantErr(t, second(b.Probe(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
-	if m, err := b.Recv(short, a.ID(), 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error("nothing comes:", m, err)
-	}
+	wantErr(t, second(b.Recv(short, a.ID(), 1)), context.DeadlineExceeded)
 	beyond := tpvm.MaxTag
 	beyond++ // less than 0 where int has 32 bits
 	for _, tag := range []int{-2, beyond} {
@@ -70,27 +64,15 @@ func TestNotify(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	if _, err := b.Export(ctx, "waits", func(ctx context.Context, _ *tpvm.Thread) error { <-ctx.Done(); return nil }); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := a.Spawn(ctx, "waits", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(b.Export(ctx, "waits", func(ctx context.Context, _ *tpvm.Thread) error { <-ctx.Done(); return nil }))(t)
+	ids := must(a.Spawn(ctx, "waits", 2))(t)
 	notify := func(tag int, ids ...tpvm.TID) (stop func()) {
 		t.Helper()
-		stop, err := a.Notify(ctx, tag, ids...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stop
+		return must(a.Notify(ctx, tag, ids...))(t)
 	}
 	wantGone := func(tag int, id tpvm.TID) {
 		t.Helper()
-		m, err := a.Recv(ctx, tpvm.AnyTask, tag)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(a.Recv(ctx, tpvm.AnyTask, tag))(t)
 		if !m.IsGone() || m.From() != id {
 			t.Errorf("a notice of %v, gone: %v", m.From(), m.IsGone())
 		}
@@ -99,22 +81,14 @@ func TestNotify(t *testing.T) {
 	stop := notify(1, ids...)
 	notify(2, ids[0], ids[1], ids[0])
 	stop()
-	if err := a.Kill(ctx, ids[0]); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Kill(ctx, ids[0]))
 	wantGone(2, ids[0])
 	wantGone(2, ids[0])
 	notify(3, ids[0], b.ID()) // ids[0] has ended already
 	wantGone(3, ids[0])
-	if err := a.Kill(ctx, ids[1]); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Kill(ctx, ids[1]))
 	wantGone(2, ids[1])
-	if err := b.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.Exit(ctx))
 	wantGone(3, b.ID())
-	if m, err := a.TryRecv(tpvm.AnyTask, tpvm.AnyTag); !errors.Is(err, rocl.ErrEmpty) {
-		t.Error("told more, or after stop:", m, err)
-	}
+	wantErr(t, second(a.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
 }

@@ -142,18 +142,16 @@ func (t *Thread) PutInfo(ctx context.Context, name string, b *pack.Buffer, flags
 
 // PutInfoAt is PutInfo that begins at an index (PvmMboxDirectIndex). Without MultiInstance the
 // entry gets that index. With MultiInstance it gets the lowest free index that is not less.
-func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.Buffer, flags InfoFlags) (int, error) {
+func (t *Thread) PutInfoAt(ctx context.Context, name string, index int, b *pack.Buffer, flags InfoFlags) (_ int, err error) {
+	defer wrap(&err, "tpvm: put %q[%d] into the message box", name, index)
 	if index < 0 || flags&^putFlags != 0 {
-		return 0, fmt.Errorf("tpvm: put %q[%d] with flags %#x into the message box: %w", name, index, flags, ErrBadParam)
+		return 0, badParam("a negative index, or flags %#x that PutInfo does not have", flags)
 	}
 	data, err := encodeInfo(b)
-	if err == nil {
-		c := infoContent{InfoEntry: InfoEntry{Name: name, Index: index, Owner: t.ID(), Flags: flags}, Data: data}
-		if index, err = t.put(ctx, c); err == nil {
-			return index, nil
-		}
+	if err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("tpvm: put %q[%d] into the message box: %w", name, index, err)
+	return t.put(ctx, infoContent{InfoEntry: InfoEntry{Name: name, Index: index, Owner: t.ID(), Flags: flags}, Data: data})
 }
 
 // encodeInfo returns the payload of the message of b.
@@ -205,10 +203,7 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 			t.task.pod.infos.awaitPodsAt(ctx, c.key())
 			return c.Index, nil
 		}
-		if !hasMoved(err) && !errors.Is(err, rocl.ErrExists) {
-			return 0, err
-		}
-		if err := pause(ctx); err != nil {
+		if err = retryIf(ctx, hasMoved(err) || errors.Is(err, rocl.ErrExists), err); err != nil {
 			return 0, err
 		}
 	}
@@ -221,48 +216,34 @@ func (t *Thread) put(ctx context.Context, c infoContent) (int, error) {
 //
 // If a ReadAndDelete fails because ctx ends or a connection is cut, the entry stays, or is back
 // soon. If the thread's task is killed meanwhile, the entry may be lost with it.
-func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (*Message, error) {
+func (t *Thread) RecvInfo(ctx context.Context, name string, index int, flags InfoFlags) (_ *Message, err error) {
+	defer wrap(&err, "tpvm: receive %q[%d] from the message box", name, index)
 	if index < 0 || flags&^recvFlags != 0 {
-		return nil, fmt.Errorf("tpvm: receive %q[%d] with flags %#x from the message box: %w", name, index, flags, ErrBadParam)
+		return nil, badParam("a negative index, or flags %#x that RecvInfo does not have", flags)
 	}
-	i, err := t.recvInfo(ctx, name, index, flags)
-	if err == nil {
-		var m *Message
-		if m, err = infoMessage(i); err == nil {
-			return m, nil
-		}
-	}
-	return nil, fmt.Errorf("tpvm: receive %q[%d] from the message box: %w", name, index, err)
-}
-
-func (t *Thread) recvInfo(ctx context.Context, name string, index int, flags InfoFlags) (foundInfo, error) {
 	m, at := rocl.Match{attrName: name, attrIndex: strconv.Itoa(index)}, []rocl.FindOption(nil)
 	if flags&FirstAvail != 0 {
 		m, at = rocl.Match{attrName: name}, []rocl.FindOption{rocl.At(attrIndex, rocl.Ge, index)}
 	}
 	for {
 		is, partial, err := t.task.infos(ctx, m, at...)
-		if err != nil {
-			return foundInfo{}, err
-		}
-		if len(is) == 0 {
-			if flags&WaitForInfo == 0 {
-				return foundInfo{}, absent(ErrNoEntry, partial)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(is) > 0:
+			i := is[0]
+			if err = t.fetchInfo(ctx, &i, flags&ReadAndDelete != 0); err == nil {
+				return infoMessage(i)
 			}
+			if err = retryIf(ctx, hasMoved(err), err); err != nil {
+				return nil, err
+			}
+		case flags&WaitForInfo == 0:
+			return nil, absent(ErrNoEntry, partial)
+		default:
 			if _, err := t.task.c.Await(ctx, t.task.match(typeInfo, m), 1, at...); err != nil {
-				return foundInfo{}, err
+				return nil, err
 			}
-			continue
-		}
-		i := is[0]
-		if err = t.fetchInfo(ctx, &i, flags&ReadAndDelete != 0); err == nil {
-			return i, nil
-		}
-		if !hasMoved(err) {
-			return foundInfo{}, err
-		}
-		if err := pause(ctx); err != nil {
-			return foundInfo{}, err
 		}
 	}
 }
@@ -273,8 +254,12 @@ func hasMoved(err error) bool {
 	return errors.Is(err, ErrNoEntry) || errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone)
 }
 
-// pause waits for changes that have not reached the directory yet.
-func pause(ctx context.Context) error {
+// retryIf returns err, unless may is set: then it waits for changes that have not reached the
+// directory yet, and returns nil, so that the caller tries again.
+func retryIf(ctx context.Context, may bool, err error) error {
+	if !may {
+		return err
+	}
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
 	select {
@@ -343,15 +328,8 @@ func infoMessage(i foundInfo) (*Message, error) {
 // DelInfo deletes the entry with a name and an index. It fails with ErrNoEntry if there is none.
 // The error matches rocl.ErrPartial too if a node did not answer, which may have the entry. DelInfo
 // fails with ErrDenied if another task or thread owns the entry and it is not OverWritable.
-func (t *Thread) DelInfo(ctx context.Context, name string, index int) error {
-	err := t.delInfo(ctx, name, index)
-	if err != nil {
-		return fmt.Errorf("tpvm: delete %q[%d] from the message box: %w", name, index, err)
-	}
-	return nil
-}
-
-func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
+func (t *Thread) DelInfo(ctx context.Context, name string, index int) (err error) {
+	defer wrap(&err, "tpvm: delete %q[%d] from the message box", name, index)
 	if index < 0 {
 		return ErrBadParam
 	}
@@ -364,10 +342,10 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 			return absent(ErrNoEntry, partial)
 		}
 		_, err = t.askInfo(ctx, &is[0], infoRequest{Op: infoDelete, ID: is[0].id, By: t.ID()})
-		if !hasMoved(err) {
-			return err
+		if err == nil {
+			return nil
 		}
-		if err := pause(ctx); err != nil {
+		if err = retryIf(ctx, hasMoved(err), err); err != nil {
 			return err
 		}
 	}
@@ -376,26 +354,26 @@ func (t *Thread) delInfo(ctx context.Context, name string, index int) error {
 // Infos returns the entries of the message box whose name a regular expression matches anywhere,
 // sorted by name and index. "*" matches all names, as with PVM. Entries on nodes that do not answer
 // are left out. If Infos has found none then, it fails with rocl.ErrPartial.
-func (t *Thread) Infos(ctx context.Context, pattern string) ([]InfoEntry, error) {
+func (t *Thread) Infos(ctx context.Context, pattern string) (es []InfoEntry, err error) {
+	defer wrap(&err, "tpvm: list the message box")
 	if pattern == "*" {
 		pattern = ""
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the message box: %w: %w", ErrBadParam, err)
+		return nil, fmt.Errorf("%w: %w", ErrBadParam, err)
 	}
 	is, partial, err := t.task.infos(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("tpvm: list the message box: %w", err)
+		return nil, err
 	}
-	var es []InfoEntry
 	for _, i := range is {
 		if re.MatchString(i.Name) {
 			es = append(es, i.InfoEntry)
 		}
 	}
-	if len(es) == 0 && partial != nil {
-		return nil, fmt.Errorf("tpvm: list the message box: %w", partial)
+	if len(es) == 0 {
+		return nil, partial
 	}
 	return es, nil
 }

@@ -23,9 +23,7 @@ import (
 func str(t testing.TB, th *tpvm.Thread, s string) *pack.Buffer {
 	t.Helper()
 	b := th.Buffer(pack.Default)
-	if err := b.PackString(s); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.PackString(s))
 	return b
 }
 
@@ -37,10 +35,7 @@ func info(t testing.TB, th *tpvm.Thread, name string, index int, flags tpvm.Info
 		return "", err
 	}
 	defer m.Release()
-	s, err := m.UnpackString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(m.UnpackString())(t)
 	return s, nil
 }
 
@@ -75,26 +70,18 @@ func TestMessageBox(t *testing.T) {
 	put(t, b.Thread, "one", "2", 0, 0, tpvm.ErrEntryExists)
 	put(t, b.Thread, "one", "2", tpvm.OverWritable, 0, tpvm.ErrDenied)
 	wantInfo(t, b.Thread, "one", 0, tpvm.ReadAndDelete, "", tpvm.ErrDenied)
-	if err := b.DelInfo(ctx, "one", 0); !errors.Is(err, tpvm.ErrDenied) {
-		t.Error(err)
-	}
+	wantErr(t, b.DelInfo(ctx, "one", 0), tpvm.ErrDenied)
 	put(t, a.Thread, "one", large, 0, 0, nil) // the owner replaces the entry
 	wantInfo(t, b.Thread, "one", 0, 0, large, nil)
 	wantInfo(t, a.Thread, "one", 0, 0, large, nil)
-	if err := a.DelInfo(ctx, "one", 0); err != nil {
-		t.Error(err)
-	}
+	check(t, a.DelInfo(ctx, "one", 0))
 	wantInfo(t, b.Thread, "one", 0, 0, "", tpvm.ErrNoEntry)
-	if err := a.DelInfo(ctx, "one", 0); !errors.Is(err, tpvm.ErrNoEntry) {
-		t.Error(err)
-	}
+	wantErr(t, a.DelInfo(ctx, "one", 0), tpvm.ErrNoEntry)
 
 	for i, th := range []*tpvm.Thread{a.Thread, b.Thread, a.Thread} {
 		put(t, th, "many", string(rune('a'+i)), tpvm.MultiInstance, i, nil)
 	}
-	if err := b.DelInfo(ctx, "many", 1); err != nil {
-		t.Error(err)
-	}
+	check(t, b.DelInfo(ctx, "many", 1))
 	wantInfo(t, b.Thread, "many", 1, tpvm.FirstAvail, "c", nil)
 	put(t, b.Thread, "many", "B", tpvm.MultiInstance, 1, nil) // the lowest free index
 	put(t, b.Thread, "many", "d", tpvm.MultiInstance, 3, nil)
@@ -118,9 +105,7 @@ func TestMessageBox(t *testing.T) {
 	if _, err = b.Infos(ctx, "["); !errors.Is(err, tpvm.ErrBadParam) {
 		t.Error(err)
 	}
-	if _, err := a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo); !errors.Is(err, tpvm.ErrBadParam) {
-		t.Error(err)
-	}
+	wantErr(t, second(a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo)), tpvm.ErrBadParam)
 }
 
 // Receivers wait for an entry. If each deletes the entry that it gets, each gets a different one.
@@ -139,9 +124,7 @@ func TestMessageBoxWait(t *testing.T) {
 		})
 	}
 	for _, s := range []string{"a", "b", "c", "d"} {
-		if _, err := a.PutInfo(deadline(t), "work", str(t, a.Thread, s), tpvm.MultiInstance|tpvm.OverWritable); err != nil {
-			t.Error(err)
-		}
+		must(a.PutInfo(deadline(t), "work", str(t, a.Thread, s), tpvm.MultiInstance|tpvm.OverWritable))(t)
 	}
 	wg.Wait()
 	all := []string{<-got, <-got, <-got, <-got}
@@ -151,9 +134,7 @@ func TestMessageBoxWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(deadline(t), time.Millisecond)
 	defer cancel()
-	if _, err := b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
+	wantErr(t, second(b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo)), context.DeadlineExceeded)
 }
 
 // The entries of a thread are deleted when it ends, and so are those of a task, except Persistent
@@ -166,40 +147,29 @@ func TestMessageBoxPersistent(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	large := strings.Repeat("large", 100_000)
-	if _, err := a.Export(ctx, "putter", func(ctx context.Context, th *tpvm.Thread) error {
+	must(a.Export(ctx, "putter", func(ctx context.Context, th *tpvm.Thread) error {
 		put(t, th, "of a thread", "x", 0, 0, nil)
 		put(t, th, "stays", "y", tpvm.Persistent, 0, nil)
 		put(t, th, "stays large", large, tpvm.Persistent|tpvm.OverWritable, 0, nil)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Spawn(ctx, "putter", 1); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	must(a.Spawn(ctx, "putter", 1))(t)
 	wantInfo(t, b.Thread, "stays large", 0, tpvm.WaitForInfo, large, nil)
 	for {
-		es, err := b.Infos(ctx, "of a thread|^stays$")
-		if err != nil {
-			t.Fatal(err)
-		}
+		es := must(b.Infos(ctx, "of a thread|^stays$"))(t)
 		if len(es) == 1 && es[0].Owner.IsZero() { // the thread has ended
 			break
 		}
 	}
 	put(t, a.Thread, "of a task", "z", 0, 0, nil)
-	if err := a.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Exit(ctx))
 	wantInfo(t, b.Thread, "stays", 0, 0, "y", nil)
 	wantInfo(t, b.Thread, "stays large", 0, 0, large, nil)
 	wantInfo(t, b.Thread, "of a task", 0, 0, "", tpvm.ErrNoEntry)
 	put(t, b.Thread, "stays", "mine", 0, 0, tpvm.ErrDenied)
 
 	d := enrol(t, c.Open(0))
-	if err := b.Exit(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.Exit(ctx))
 	wantInfo(t, d.Thread, "stays", 0, 0, "y", nil)
 	wantInfo(t, d.Thread, "stays large", 0, tpvm.ReadAndDelete, large, nil)
 	es, err := d.Infos(ctx, "*")
@@ -212,26 +182,13 @@ func TestMessageBoxPersistent(t *testing.T) {
 func TestMessageBoxKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), 1, program("putter"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := task.Recv(ctx, ids[0], 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 1, program("putter")))(t)
+	m := must(task.Recv(ctx, ids[0], 1))(t)
 	m.Release()
 	wantInfo(t, task.Thread, "goes", 0, 0, "gone", nil)
-	if _, err := task.Notify(ctx, 9, ids...); err != nil {
-		t.Fatal(err)
-	}
-	if err := task.Signal(ctx, ids[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if m, err = task.Recv(ctx, ids[0], 9); err != nil {
-		t.Fatal(err)
-	}
-	m.Release()
+	must(task.Notify(ctx, 9, ids...))(t)
+	check(t, task.Signal(ctx, ids[0], syscall.SIGKILL))
+	wantEnds(t, task, 9, ids[0])
 	wantInfo(t, task.Thread, "stays", 0, tpvm.WaitForInfo, "here", nil)
 	wantInfo(t, task.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
 	es, err := task.Infos(ctx, "stays")
@@ -252,36 +209,21 @@ func TestMessageBoxHungTask(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)
 	a, b := enrol(t, c, tpvm.WithInfoTimeout(200*time.Millisecond)), enrol(t, c)
-	hung, err := c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	hung := must(c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"}))(t)
 	defer hung.Close()
-	if _, err := a.Export(ctx, "putter", func(_ context.Context, th *tpvm.Thread) error {
+	must(a.Export(ctx, "putter", func(_ context.Context, th *tpvm.Thread) error {
 		b := str(t, th, "y")
 		go func() { _, _ = th.PutInfo(ctx, "of a thread", b, tpvm.Persistent) }()
 		wantInfo(t, th, "of a thread", 0, tpvm.WaitForInfo, "y", nil)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := a.Spawn(ctx, "putter", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Notify(ctx, 9, ids...); err != nil {
-		t.Fatal(err)
-	}
-	m, err := a.Recv(ctx, ids[0], 9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	ids := must(a.Spawn(ctx, "putter", 1))(t)
+	must(a.Notify(ctx, 9, ids...))(t)
+	m := must(a.Recv(ctx, ids[0], 9))(t)
 	m.Release()
 	put(t, a.Thread, "state", "x", tpvm.Persistent, 0, nil)
 	wantCopies(t, b, "of a thread", "state")
-	if err := a.DelInfo(ctx, "state", 0); err != nil {
-		t.Error(err)
-	}
+	check(t, a.DelInfo(ctx, "state", 0))
 	wantCopies(t, b, "of a thread")
 }
 
@@ -291,10 +233,7 @@ func TestMessageBoxLateCopy(t *testing.T) {
 	ctx := deadline(t)
 	cluster := rocltest.Cluster(t, 1)
 	c := cluster.Open(0)
-	a, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
 	b := enrol(t, cluster.Open(0))
 	put(t, a.Thread, "first", "1", tpvm.Persistent, 0, nil)
 	// until calls f, and ends its context when is returns true.
@@ -347,10 +286,7 @@ type box struct {
 func newBox(t *testing.T, flags tpvm.InfoFlags) *box {
 	cluster := rocltest.Cluster(t, 1)
 	r := cluster.Open(0)
-	a, err := tpvm.Enrol(deadline(t), tpvm.WithContext(r), tpvm.WithVM("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must(tpvm.Enrol(deadline(t), tpvm.WithContext(r), tpvm.WithVM("test")))(t)
 	t.Cleanup(func() { _ = a.Exit(context.Background()) })
 	x := &box{t: t, a: a, b: enrol(t, cluster.Open(0)), kill: func() { _ = r.Close() }}
 	put(t, a.Thread, "x", "a", flags, 0, nil)
@@ -512,36 +448,16 @@ func TestMessageBoxCancelledTakes(t *testing.T) {
 	}
 }
 
-// A copy that arrives after the news that its keeper has ended is taken over too.
-func TestMessageBoxCopyAfterEnd(t *testing.T) {
-	x := newBox(t, tpvm.Persistent)
-	x.kill()
-	x.want("a")
-	data, err := tpvm.EncodeInfo(str(t, x.b.Thread, "late"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ident := x.a.PodID()
-	if err := x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident); err != nil {
-		t.Fatal(err)
-	}
-	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
-}
-
-// A task that has taken over an entry has no copy of it left. The entry does not come back when it
-// has been taken, and the task then learns once more that its first keeper has ended.
+// A copy that arrives after the news that its keeper has ended is taken over too. A task that has
+// taken over an entry has no copy of it left. The entry does not come back when it has been taken,
+// and the task then learns once more that its first keeper has ended.
 func TestMessageBoxTakenOverOnce(t *testing.T) {
 	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
 	x.kill()
 	wantInfo(t, x.c.Thread, "x", 0, tpvm.ReadAndDelete|tpvm.WaitForInfo, "a", nil)
-	data, err := tpvm.EncodeInfo(str(t, x.b.Thread, "late"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must(tpvm.EncodeInfo(str(t, x.b.Thread, "late")))(t)
 	ident := x.a.PodID()
-	if err := x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident); err != nil {
-		t.Fatal(err)
-	}
+	check(t, x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident))
 	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
 	wantCopies(t, x.b)
 	x.want()
@@ -559,34 +475,27 @@ func TestMessageBoxEndedKeeperAnswers(t *testing.T) {
 	x.want("a")
 }
 
-// A task registers the entry that it is asked to keep, finds that it is asked too late, and
-// withdraws it. The task with the copy does not take that for another keeper.
+// The directory has an entry of the same name and index that no task keeps. A task has registered
+// it that was asked too late to keep the entry, and is about to withdraw it. Or it is an invalid
+// one of another program. The task that takes over waits until it is gone.
 func TestMessageBoxKeeperGivesUp(t *testing.T) {
-	x := newBox(t, tpvm.Persistent)
-	es, err := x.c.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.c.VM(), "name": "x"})
-	if err != nil {
-		t.Fatal(err)
+	for _, flags := range []string{"1", "?"} {
+		x := newBox(t, tpvm.Persistent)
+		first := must(x.c.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.c.VM(), "name": "x"}))(t)
+		r := must(x.c.Rocl().Register(deadline(t), rocl.Attrs{
+			"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": flags, "entry": first.ID.String(),
+			"systhread": x.c.PodID().String(),
+		}))(t)
+		x.kill()
+		eventually.True(t, "the first entry is gone", func() bool {
+			return errors.Is(second(x.c.Rocl().Lookup(deadline(t), first.ID)), rocl.ErrNotFound)
+		})
+		if x.b.AdoptInfo(deadline(t), "x") {
+			t.Error("the copy was given up for an entry that no task keeps")
+		}
+		check(t, r.Close())
+		x.want("a")
 	}
-	attrs := rocl.Attrs{
-		"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "1", "entry": es.ID.String(),
-		"systhread": x.c.PodID().String(),
-	}
-	r, err := x.c.Rocl().Register(deadline(t), attrs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x.kill()
-	eventually.True(t, "the first entry is gone", func() bool {
-		_, err := x.c.Rocl().Lookup(deadline(t), es.ID)
-		return errors.Is(err, rocl.ErrNotFound)
-	})
-	if x.b.AdoptInfo(deadline(t), "x") {
-		t.Error("the copy was given up for an entry that no task keeps")
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	x.want("a")
 }
 
 // An entry keeps its identity when a task of another process replaces it, and when that task exits.
@@ -595,10 +504,7 @@ func TestMessageBoxIdentity(t *testing.T) {
 	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
 	find := func() (id, ident string) {
 		t.Helper()
-		f, err := x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry")))(t)
 		b, _ := f.Attrs.Get("entry")
 		return f.ID.String(), string(b)
 	}
@@ -607,31 +513,10 @@ func TestMessageBoxIdentity(t *testing.T) {
 	if _, s := find(); s != first {
 		t.Errorf("replaced: the identity is %q, want %q", s, first)
 	}
-	if err := x.c.Exit(deadline(t)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, x.c.Exit(deadline(t)))
 	if _, s := find(); s != first {
 		t.Errorf("moved: the identity is %q, want %q", s, first)
 	}
-}
-
-// Another program has registered an invalid entry. A task that takes over an entry of the same name
-// and index waits until the invalid one is gone.
-func TestMessageBoxInvalidEntry(t *testing.T) {
-	x := newBox(t, tpvm.Persistent)
-	r, err := x.c.Rocl().Register(deadline(t), rocl.Attrs{"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": "?"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x.kill()
-	x.want()
-	if x.b.AdoptInfo(deadline(t), "x") {
-		t.Error("the copy was given up for an invalid entry")
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	x.want("a")
 }
 
 // An observer, which ends soon, keeps no copies.
@@ -645,12 +530,7 @@ func TestMessageBoxObserver(t *testing.T) {
 }
 
 func init() {
-	programs["putter"] = func() error { // puts entries, and waits to be killed
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["putter"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // puts entries, and waits to be killed
 		for name, e := range map[string]struct {
 			s     string
 			flags tpvm.InfoFlags
@@ -666,9 +546,9 @@ func init() {
 		if err := t.Send(ctx, t.Parent(), 1, nil); err != nil {
 			return err
 		}
-		_, err = t.Recv(ctx, t.Parent(), 99)
+		_, err := t.Recv(ctx, t.Parent(), 99)
 		return err
-	}
+	})
 }
 
 // A payload that another program has put into the directory is refused, or unpacked without harm. A

@@ -4,7 +4,6 @@ package tpvm
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -64,7 +63,6 @@ type beginStream struct {
 type begun struct {
 	Data   TID
 	Stream uint64
-	Error  string
 }
 
 // enrolledStream says which task a program has become.
@@ -246,16 +244,9 @@ type collector struct {
 	streams map[uint64]*caughtStream
 	last    uint64
 	refs    int                    // of Catchout, and of spawns in progress
-	watched map[TID]watch          // pods and tasks that are monitored
 	spawns  map[spawnKey]*printing // the spawns that have streams
 	idle    chan struct{}          // closed when there are neither streams nor references
 	err     error                  // of the sink; output is still taken, and dropped
-}
-
-// watch is the monitor of a pod or a task, with the number of streams that need it.
-type watch struct {
-	stop func()
-	n    int
 }
 
 // A spawnKey names a spawn of a program.
@@ -274,7 +265,8 @@ type printing struct {
 // A caughtStream is the output of a program as its collector knows it.
 type caughtStream struct {
 	beginStream
-	sender      TID // the pod that passes the output on; zero: none, until the task does
+	sender      TID    // the pod that passes the output on; zero: none, until the task does
+	stop        func() // ends the monitor of the sender, or of the task if there is no sender
 	key         spawnKey
 	label       string
 	hasBegun    bool // OutputBegin was given to the sink
@@ -293,7 +285,7 @@ func (t *Task) newCollector(f sink) (*collector, error) {
 		return nil, errors.Join(err, r.Close())
 	}
 	c := &collector{
-		t: t, r: r, data: data, sink: f, streams: map[uint64]*caughtStream{}, refs: 1, watched: map[TID]watch{},
+		t: t, r: r, data: data, sink: f, streams: map[uint64]*caughtStream{}, refs: 1,
 		spawns: map[spawnKey]*printing{}, idle: make(chan struct{}),
 	}
 	t.mu.Lock()
@@ -343,15 +335,15 @@ func (c *collector) endLocked() {
 func (c *collector) control(m *rocl.Message) {
 	switch m.Tag() {
 	case outBegin:
-		answer(c.t.pod, c.r, m, func(_ context.Context, q beginStream) begun { return c.begin(m.From(), q) })
+		answer(c.t.pod, c.r, m, func(_ context.Context, q beginStream) (begun, error) { return c.begin(m.From(), q) })
 	case outEnrolled:
-		answer(c.t.pod, c.r, m, func(_ context.Context, q enrolledStream) done {
+		answer(c.t.pod, c.r, m, func(_ context.Context, q enrolledStream) (done, error) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if s := c.streams[q.Stream]; s != nil && s.sender == m.From() {
 				s.Task = q.Task
 			}
-			return done{}
+			return done{}, nil
 		})
 	}
 }
@@ -390,31 +382,31 @@ func (c *collector) receive(m *rocl.Message) {
 }
 
 // begin adds a stream, or changes its sender.
-func (c *collector) begin(from TID, q beginStream) begun {
+func (c *collector) begin(from TID, q beginStream) (begun, error) {
 	q.Name = filepath.Base(q.Name)
 	c.mu.Lock()
 	for n, s := range c.streams {
 		if s.Launcher == q.Launcher && s.Number == q.Number && !q.Task.IsZero() {
-			was := s.sender
+			stop := s.stop
 			s.sender, s.Task = from, q.Task
-			c.watchLocked(from)
+			c.watchLocked(s, from)
 			c.mu.Unlock()
-			c.unwatch(cmp.Or(was, q.Task))
-			return begun{Data: c.data.ID(), Stream: n}
+			stop()
+			return begun{Data: c.data.ID(), Stream: n}, nil
 		}
 	}
 	if c.refs == 0 && len(c.streams) == 0 {
 		c.mu.Unlock()
-		return begun{Error: ErrExited.Error()}
+		return begun{}, ErrExited
 	}
 	c.last++
 	n := c.last
 	s := &caughtStream{beginStream: q, sender: from, key: spawnKey{pod: q.Pod, spawn: q.Spawn, name: q.Name}}
 	s.label = c.labelLocked(s)
 	c.streams[n] = s
-	c.watchLocked(from)
+	c.watchLocked(s, from)
 	c.mu.Unlock()
-	return begun{Data: c.data.ID(), Stream: n}
+	return begun{Data: c.data.ID(), Stream: n}, nil
 }
 
 // labelLocked returns the label of a stream's program. Spawns of the same program that print at the
@@ -449,31 +441,12 @@ func (c *collector) labelLocked(s *caughtStream) string {
 	return b.String()
 }
 
-// watchLocked monitors a pod or a task, for one more stream. c.mu must be held.
-func (c *collector) watchLocked(id TID) {
-	w := c.watched[id]
-	if w.n++; w.n == 1 {
-		stop, err := c.data.Monitor(c.t.ended, id, outGone)
-		if err != nil {
-			stop = func() {}
-		}
-		w.stop = stop
-	}
-	c.watched[id] = w
-}
-
-// unwatch ends a stream's need for the monitor of a pod or a task. The last one stops the monitor.
-func (c *collector) unwatch(id TID) {
-	c.mu.Lock()
-	w, ok := c.watched[id]
-	if w.n--; ok && w.n > 0 {
-		c.watched[id] = w
-	} else {
-		delete(c.watched, id)
-	}
-	c.mu.Unlock()
-	if ok && w.n == 0 {
-		w.stop()
+// watchLocked monitors the pod or the task that passes the output of a stream on. c.mu must be
+// held.
+func (c *collector) watchLocked(s *caughtStream, id TID) {
+	var err error
+	if s.stop, err = c.data.Monitor(c.t.ended, id, outGone); err != nil {
+		s.stop = func() {}
 	}
 }
 
@@ -481,13 +454,12 @@ func (c *collector) unwatch(id TID) {
 // output of the program goes on: the program passes it on itself.
 func (c *collector) gone(id TID) {
 	c.mu.Lock()
-	delete(c.watched, id)
 	var ended []uint64
 	for n, s := range c.streams {
 		switch {
 		case s.sender == id && !s.Task.IsZero() && s.Launcher == id:
 			s.sender = TID{}
-			c.watchLocked(s.Task)
+			c.watchLocked(s, s.Task)
 		case s.sender == id, s.sender.IsZero() && s.Task == id:
 			ended = append(ended, n)
 		}
@@ -508,9 +480,9 @@ func (c *collector) end(n uint64, s *caughtStream) {
 		c.put(s, OutputEnd, nil, false)
 	}
 	c.mu.Lock()
-	watched := cmp.Or(s.sender, s.Task)
+	stop := s.stop
 	c.mu.Unlock()
-	c.unwatch(watched)
+	stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.streams, n)

@@ -20,66 +20,42 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
 func init() {
-	programs["prints"] = func() error { // both outputs, the last line without its end
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["prints"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // both outputs, the last line without its end
 		fmt.Println("to output")
 		fmt.Fprintln(os.Stderr, "to error")
 		fmt.Print("no end")
-		return t.Exit(context.Background())
-	}
+		return nil
+	})
 	programs["long"] = func() error { // a line without end; the program does not enrol
 		_, err := fmt.Print(strings.Repeat("x", 40_000), "\nshort\n")
 		return err
 	}
-	programs["endless"] = func() error { // prints until it is killed
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["endless"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // prints until it is killed
 		line := []byte(strings.Repeat("y", 1000) + "\n")
 		for {
 			if _, err := os.Stdout.Write(line); err != nil {
-				return errors.Join(err, t.Exit(context.Background()))
+				return errors.Join(err, t.Exit(ctx))
 			}
 		}
-	}
-	programs["spawns"] = func() error { // spawns the programs of its arguments, and ends before them
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	})
+	programs["spawns"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // spawns the programs of its arguments, and ends before them
 		ids, err := t.Spawn(ctx, tpvm.Self, 1, tpvm.Args("waits"), program(t.Args()[0]))
 		if err != nil {
 			return err
 		}
 		fmt.Println("spawned")
-		b := t.Buffer(pack.Default)
-		if err := b.PackString(ids[0].String()); err != nil {
-			return err
-		}
-		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+		if err := t.SendPacked(ctx, t.Parent(), 1, ids[0].String()); err != nil {
 			return err
 		}
 		if len(t.Args()) > 1 && t.Args()[1] == "stays" {
-			<-ctx.Done()
 			select {}
 		}
-		return t.Exit(ctx)
-	}
-	programs["told"] = func() error { // prints a line for each message with tag 1, until one with tag 2
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+		return nil
+	})
+	programs["told"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // prints a line for each message with tag 1, until one with tag 2
 		for n := 1; ; n++ {
 			m, err := t.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag)
 			if err != nil {
@@ -88,14 +64,14 @@ func init() {
 			from, tag := m.From(), m.Tag()
 			m.Release()
 			if tag == 2 {
-				return t.Exit(ctx)
+				return nil
 			}
 			fmt.Println("line", n)
 			if err := t.Send(ctx, from, 3, nil); err != nil {
 				return err
 			}
 		}
-	}
+	})
 	programs["exits"] = func() error {
 		code, err := strconv.Atoi(os.Args[1])
 		if err == nil {
@@ -104,12 +80,7 @@ func init() {
 		return err
 	}
 	programs["sleeps"] = func() error { select {} }
-	programs["sleeps as task"] = func() error {
-		if _, err := joined(); err != nil {
-			return err
-		}
-		select {}
-	}
+	programs["sleeps as task"] = asTask(func(context.Context, *tpvm.Task) error { select {} })
 }
 
 // lines is a writer that keeps the lines that are written.
@@ -145,9 +116,7 @@ func (l *lines) ending(s string) (n int) {
 // exit exits a task whose programs may still print. Exit waits for them.
 func exit(t testing.TB, task *tpvm.Task) {
 	t.Helper()
-	if err := task.Exit(deadline(t)); err != nil {
-		t.Error(err)
-	}
+	check(t, task.Exit(deadline(t)))
 }
 
 // The output of programs comes line by line with labels in front, partial last lines included, and
@@ -159,12 +128,8 @@ func TestCatchout(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	l := newLines()
-	if err := task.Catchout(l); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Spawn(ctx, self(t), 2, program("prints")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(l))
+	must(task.Spawn(ctx, self(t), 2, program("prints")))(t)
 	exit(t, task)
 	got := l.all()
 	base := filepath.Base(self(t))
@@ -190,15 +155,9 @@ func TestCatchoutCutsAndSplits(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	out, err := newLines(), newLines()
-	if err := task.CatchSplit(out, err); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Start(ctx, self(t), 1, program("long")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Start(ctx, self(t), 1, program("silent")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.CatchSplit(out, err))
+	must(task.Start(ctx, self(t), 1, program("long")))(t)
+	must(task.Start(ctx, self(t), 1, program("silent")))(t)
 	exit(t, task)
 	n, text := 0, ""
 	for i, s := range out.all() {
@@ -223,36 +182,23 @@ func TestCatchoutOfDescendants(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	l := newLines()
-	if err := task.Catchout(l); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(l))
 	for i, kill := range []bool{false, true} {
 		args := []string{"told"}
 		if kill {
 			args = append(args, "stays")
 		}
-		parents, err := task.Spawn(ctx, self(t), 1, tpvm.Args(args...), program("spawns"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		parents := must(task.Spawn(ctx, self(t), 1, tpvm.Args(args...), program("spawns")))(t)
 		parent := parents[0]
-		m, err := task.Recv(ctx, parent, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(task.Recv(ctx, parent, 1))(t)
 		text, err := m.UnpackString()
 		m.Release()
 		if err != nil {
 			t.Fatal(err)
 		}
-		id, err := rocl.ParseGID(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must(rocl.ParseGID(text))(t)
 		if kill {
-			if err := task.Signal(ctx, parent, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			check(t, task.Signal(ctx, parent, syscall.SIGKILL))
 		}
 		status, err := task.Wait(ctx, parent)
 		if want := (tpvm.Status{}); !kill && (err != nil || status != want) {
@@ -262,14 +208,10 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		}
 		child := processOf(t, task, id)
 		defer func() {
-			if err := child.wait(); err != nil {
-				t.Error(err)
-			}
+			check(t, child.wait())
 		}()
 		for range 3 { // the child prints after the end of its launcher
-			if err := task.Send(ctx, id, 1, nil); err != nil {
-				t.Fatal(err)
-			}
+			check(t, task.Send(ctx, id, 1, nil))
 			if m, err = task.Recv(ctx, id, 3); err != nil {
 				t.Fatal(err)
 			}
@@ -278,9 +220,7 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		// The child passes its output on itself now, by another way. When it exits, it waits for
 		// that a second at most.
 		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == i+1 })
-		if err := task.Send(ctx, id, 2, nil); err != nil {
-			t.Fatal(err)
-		}
+		check(t, task.Send(ctx, id, 2, nil))
 	}
 	exit(t, task)
 	base := filepath.Base(self(t))
@@ -321,18 +261,11 @@ func TestEndlessOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	s := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
-	if err := task.Catchout(s); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := task.Spawn(ctx, self(t), 2, program("endless"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(s))
+	ids := must(task.Spawn(ctx, self(t), 2, program("endless")))(t)
 	<-s.begun
 	for _, id := range ids {
-		if err := task.Kill(ctx, id); err != nil {
-			t.Fatal(err)
-		}
+		check(t, task.Kill(ctx, id))
 		if st, err := task.Wait(ctx, id); err != nil || st.Signal != syscall.SIGTERM {
 			t.Error(st, err)
 		}
@@ -350,21 +283,12 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	l := newLines()
-	if err := task.Catchout(l); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := task.Start(ctx, self(t), 1, program("sleeps"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(l))
+	ps := must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := task.Exit(ended); !errors.Is(err, context.Canceled) {
-		t.Errorf("exit: %v", err)
-	}
-	if err := syscall.Kill(ps[0].PID(), syscall.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	wantErr(t, task.Exit(ended), context.Canceled)
+	check(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
 }
 
 // CatchLines also reports the beginning and the end of each output.
@@ -395,9 +319,7 @@ func TestCatchoutOfHosts(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	l := newLines()
-	if err := a.Catchout(l); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.Catchout(l))
 	if ps, err := a.Start(ctx, self(t), 4, program("silent")); err != nil || len(ps) != 4 {
 		t.Fatal(ps, err)
 	}
@@ -424,21 +346,14 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 func TestCatchoutFails(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithLogger(nil))
-	if err := task.Catchout(full{}); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := task.Start(ctx, self(t), 2, program("long"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(full{}))
+	ps := must(task.Start(ctx, self(t), 2, program("long")))(t)
 	for _, p := range ps {
 		if s, err := p.Wait(ctx); err != nil || !s.Success() {
 			t.Error(s, err)
 		}
 	}
-	if err := task.Exit(ctx); !errors.Is(err, errFull) {
-		t.Error(err)
-	}
+	wantErr(t, task.Exit(ctx), errFull)
 }
 
 // NoOutput discards output, and Catchout of nil ends the gathering.
@@ -446,18 +361,10 @@ func TestNoOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	l := newLines()
-	if err := task.Catchout(l); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()); err != nil {
-		t.Fatal(err)
-	}
-	if err := task.Catchout(nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Start(ctx, self(t), 1, program("silent")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(l))
+	must(task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()))(t)
+	check(t, task.Catchout(nil))
+	must(task.Start(ctx, self(t), 1, program("silent")))(t)
 	exit(t, task)
 	if got := l.all(); len(got) != 1 || got[0] != "" {
 		t.Errorf("%q was gathered", got)
@@ -467,12 +374,7 @@ func TestNoOutput(t *testing.T) {
 func init() {
 	// printer starts a program that prints and does not enrol, tells its parent of the process, and
 	// stays.
-	programs["printer"] = func() error {
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["printer"] = asTask(func(ctx context.Context, t *tpvm.Task) error {
 		if err := t.Catchout(io.Discard); err != nil {
 			return err
 		}
@@ -484,25 +386,17 @@ func init() {
 			return err
 		}
 		select {}
-	}
+	})
 }
 
 // A program that does not enrol gets SIGPIPE when the launcher, which reads its output, has ended.
 func TestOutputWithoutReader(t *testing.T) {
 	task := enrol(t, alone(t))
 	ctx := deadline(t)
-	ids, err := task.Spawn(ctx, tpvm.Self, 1, program("printer"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, tpvm.Self, 1, program("printer")))(t)
 	var pid int
-	if _, err := task.RecvInto(ctx, ids[0], 1, &pid); err != nil {
-		t.Fatal(err)
-	}
-	printer, err := pidfd(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(task.RecvInto(ctx, ids[0], 1, &pid))(t)
+	printer := must(pidfd(pid))(t)
 	kill(t, task, ids[0])
 	if err := printer.wait(); err != nil {
 		t.Error(err)

@@ -28,22 +28,15 @@ func TestMissingIsUncertain(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	task := enrol(t, c)
 	// Join asks for a unique registration, which fails while a node cannot be asked.
-	if _, err := c.Register(ctx, rocl.Attrs{"type": "group", "vm": "test", "group": "here", "inst": "0", "tid": task.ID().String()}); err != nil {
-		t.Fatal(err)
-	}
+	must(c.Register(ctx, rocl.Attrs{"type": "group", "vm": "test", "group": "here", "inst": "0", "tid": task.ID().String()}))(t)
 	if n, err := task.GroupSize(ctx, "here"); n != 1 || err != nil {
 		t.Error(n, err)
 	}
 	if id, err := task.GroupTID(ctx, "here", 0); id != task.ID() || err != nil {
 		t.Error(id, err)
 	}
-	gone, err := c.Register(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := gone.Close(); err != nil {
-		t.Fatal(err)
-	}
+	gone := must(c.Register(ctx, nil))(t)
+	check(t, gone.Close())
 	spawn := func(name string, opts ...tpvm.SpawnOption) error {
 		_, err := task.Spawn(ctx, name, 1, opts...)
 		return err

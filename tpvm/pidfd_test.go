@@ -29,11 +29,7 @@ func processOf(t *testing.T, task *tpvm.Task, id tpvm.TID) process {
 			t.Fatal(err)
 		}
 		if i.ID == id {
-			p, err := pidfd(i.PID)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return p
+			return must(pidfd(i.PID))(t)
 		}
 	}
 	t.Fatalf("there is no task %v", id)

@@ -24,10 +24,9 @@ import (
 // and programs, and ends them, when tasks anywhere in the virtual machine ask for it. Each request
 // is handled by a goroutine of its own.
 type pod struct {
-	t        *Task
-	r        *rocl.Resource
-	onSignal func(syscall.Signal)
-	infos    *infoStore
+	t     *Task
+	r     *rocl.Resource
+	infos *infoStore
 
 	mu       sync.Mutex
 	exports  map[string]*export
@@ -42,14 +41,11 @@ type pod struct {
 	launching  sync.WaitGroup // programs that newChild has counted, until launch returns; none is added while draining
 	relayEnded bool           // endRelay has begun: streams that begin from then on are handed over at once
 
-	noLaunch    bool // for tasks of other contexts
-	maxPrograms int
-	forker      sync.Once
-	guarding    sync.Once
-	guard       *programs.Guard // see guarded
-	isServed    bool            // by ServePod: its programs end with it
-	forks       chan func()
-	lastStream  atomic.Uint64
+	forker     sync.Once
+	guarding   sync.Once
+	guard      *programs.Guard // see guarded
+	forks      chan func()
+	lastStream atomic.Uint64
 
 	spawns map[uint64]*spawned // the latest keptSpawns, by number
 	last   uint64              // number of the last spawn
@@ -84,21 +80,19 @@ func (p *pod) beginSpawn() (uint64, *spawned) {
 }
 
 // siblings waits until a spawn is complete, and returns its identifiers.
-func (p *pod) siblings(ctx context.Context, q siblings) (a started) {
+func (p *pod) siblings(ctx context.Context, q siblings) ([]TID, error) {
 	p.mu.Lock()
 	s := p.spawns[q.Spawn]
 	p.mu.Unlock()
 	if s == nil {
-		a.Errors = []string{fmt.Sprintf("the spawner has spawned %d times since", keptSpawns)}
-		return a
+		return nil, fmt.Errorf("the spawner has spawned %d times since", keptSpawns)
 	}
 	select {
 	case <-s.done:
-		a.IDs = s.ids
+		return s.ids, nil
 	case <-ctx.Done():
-		a.Errors = []string{ErrExited.Error()}
+		return nil, ErrExited
 	}
-	return a
 }
 
 // Tags of requests to a pod.
@@ -136,25 +130,24 @@ type signal struct {
 }
 
 // done is the reply to requests that return only an error.
-type done struct{ Error string }
+type done struct{}
 
 // mostThreads is how many threads one request may start.
 const mostThreads = 1 << 20
 
 // startPod registers the pod of the task, and starts to handle requests.
-func (t *Task) startPod(ctx context.Context, f *config) error {
+func (t *Task) startPod(ctx context.Context) error {
 	p := &pod{
-		t: t, onSignal: f.onSignal, noLaunch: f.noLaunch, isServed: f.servesPod, maxPrograms: f.maxPrograms, forks: make(chan func()),
-		streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
+		t: t, forks: make(chan func()), streams: map[*stream]struct{}{}, exports: map[string]*export{}, threads: map[TID]*Thread{},
 		contexts: map[MsgContext]*rocl.Resource{}, children: map[*child]struct{}{},
 		statuses: statuses{by: map[TID]*child{}}, spawns: map[uint64]*spawned{}, turns: map[TID]int{}, asked: make(chan struct{}),
 	}
-	p.infos = t.newInfoStore(p, f.infoTimeout)
+	p.infos = t.newInfoStore(p, t.infoTimeout)
 	a := t.attrs(typePod, rocl.Attrs{attrPID: strconv.Itoa(os.Getpid()), attrServedBy: LauncherTask})
-	if !f.noLaunch {
+	if !t.noLaunch {
 		a[attrLaunch] = "yes"
 	}
-	if f.isHidden {
+	if t.isHidden {
 		a[attrObserves] = "yes"
 	}
 	maps.Copy(a, t.podAttrs)
@@ -177,9 +170,9 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.startPrograms)
 	case podSignal:
 		var act func()
-		answer(p, p.r, m, func(ctx context.Context, q signal) (d done) {
-			d, act = p.signal(ctx, q)
-			return d
+		answer(p, p.r, m, func(_ context.Context, q signal) (_ done, err error) {
+			act, err = p.signal(q)
+			return done{}, err
 		})
 		if act != nil { // the signal may end this process, so the reply goes first
 			_ = p.r.Flush(p.t.ended)
@@ -189,9 +182,9 @@ func (p *pod) handle(m *rocl.Message) {
 		answer(p, p.r, m, p.siblings)
 	case podInfo:
 		var done func()
-		answer(p, p.r, m, func(ctx context.Context, q infoRequest) (a infoAnswer) {
-			a, done = p.infos.answer(ctx, q)
-			return a
+		answer(p, p.r, m, func(ctx context.Context, q infoRequest) (a infoAnswer, err error) {
+			a, done, err = p.infos.answer(ctx, q)
+			return a, err
 		})
 		if done != nil {
 			_ = p.r.Flush(p.t.ended)
@@ -222,7 +215,7 @@ type request[Q any] struct {
 
 // reply is the payload that answer sends.
 type reply[A any] struct {
-	Error string // why the request was refused; "" if it was not
+	Error string // why the request was refused or has failed; "" if it was not
 	Reply A
 }
 
@@ -234,12 +227,12 @@ const giveUpGrace = time.Second
 func (p *pod) allows(r *rocl.Resource, m *rocl.Message, vm string) bool {
 	launches := r == p.r && (m.Tag() == podPrograms || m.Tag() == podStart)
 	isOwn := m.From().Context() == r.ID().Context()
-	return vm == p.t.vm && (isOwn || !launches || !p.noLaunch)
+	return vm == p.t.vm && (isOwn || !launches || !p.t.noLaunch)
 }
 
 // answer decodes a request to r, and replies with the result of f. The context of f ends after the
 // sender has given up.
-func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) A) {
+func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.Context, Q) (A, error)) {
 	q, err := rocl.Value[request[Q]](m)
 	if err != nil {
 		p.t.log.Warn("tpvm: pod: a request is invalid", "from", m.From(), "tag", m.Tag(), "err", err)
@@ -251,9 +244,12 @@ func answer[Q, A any](p *pod, r *rocl.Resource, m *rocl.Message, f func(context.
 		ctx, cancel = context.WithTimeout(ctx, q.Left)
 		defer cancel()
 	}
-	a := reply[A]{Error: ErrDenied.Error()}
-	if p.allows(r, m, q.VM) {
-		a = reply[A]{Reply: f(ctx, q.Request)}
+	var a reply[A]
+	if err = ErrDenied; p.allows(r, m, q.VM) {
+		a.Reply, err = f(ctx, q.Request)
+	}
+	if err != nil {
+		a.Error = errorText(err)
 	}
 	b, err := rocl.EncodeValue(p.t.ended, p.t.c, a)
 	if err != nil {
@@ -288,13 +284,13 @@ func ask[A, Q any](ctx context.Context, t *Task, to TID, op uint64, q Q) (a A, e
 }
 
 // startThreads starts threads of an exported function.
-func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
+func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started, err error) {
 	p.mu.Lock()
 	x := p.exports[q.Name]
 	p.mu.Unlock()
 	if x == nil || q.N < 0 || q.N > mostThreads {
 		a.Errors = []string{ErrNoProgram.Error()}
-		return a
+		return a, nil
 	}
 	a.IDs = make([]TID, 0, q.N)
 	for range q.N {
@@ -305,7 +301,7 @@ func (p *pod) startThreads(ctx context.Context, q spawnThreads) (a started) {
 		}
 		a.IDs = append(a.IDs, th.ID())
 	}
-	return a
+	return a, nil
 }
 
 // startThread registers a thread, and calls f in a goroutine of its own.
@@ -355,26 +351,26 @@ func (p *pod) all() []*Thread {
 
 // signal ends a thread, or signals a program that the pod has started. For the task itself it
 // returns a function that delivers the signal.
-func (p *pod) signal(_ context.Context, q signal) (d done, act func()) {
+func (p *pod) signal(q signal) (act func(), err error) {
 	p.mu.Lock()
 	th := p.threads[q.ID]
 	p.mu.Unlock()
 	switch {
 	case th == nil:
 		if c := p.statuses.get(q.ID); c != nil && c.signal(syscall.Signal(q.Signal)) == nil {
-			return d, nil
+			return nil, nil
 		}
-		return done{Error: ErrNoTask.Error()}, nil
+		return nil, ErrNoTask
 	case th.isMain:
-		return d, func() { p.onSignal(syscall.Signal(q.Signal)) }
-	default:
-		th.kill(ErrKilled)
+		return func() { p.t.onSignal(syscall.Signal(q.Signal)) }, nil
 	}
-	return d, nil
+	th.kill(ErrKilled)
+	return nil, nil
 }
 
 // newContext registers a message context that no other task has.
-func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
+func (p *pod) newContext(ctx context.Context) (_ MsgContext, err error) {
+	defer wrap(&err, "tpvm: new message context")
 	for {
 		n := MsgContext(1 + rand.Uint32N(1<<contextBits-1))
 		a := rocl.Attrs{attrType: typeContext, attrVM: p.t.vm, attrNumber: n.String()}
@@ -383,12 +379,12 @@ func (p *pod) newContext(ctx context.Context) (MsgContext, error) {
 		case errors.Is(err, rocl.ErrExists):
 			continue
 		case err != nil:
-			return 0, fmt.Errorf("tpvm: new message context: %w", err)
+			return 0, err
 		}
 		if p.addContext(n, r) {
 			return n, nil
 		}
-		return 0, fmt.Errorf("tpvm: new message context: %w", errors.Join(ErrExited, r.Close()))
+		return 0, errors.Join(ErrExited, r.Close())
 	}
 }
 
@@ -435,21 +431,17 @@ func (t *Thread) Kill(ctx context.Context, id TID) error { return t.Signal(ctx, 
 // Signal sends a signal to the process of a task, on whatever host. Any signal ends a thread.
 // SIGKILL, SIGSTOP and SIGCONT also reach a stopped process, if the task that started it still
 // runs.
-func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) error {
+func (t *Thread) Signal(ctx context.Context, id TID, s syscall.Signal) (err error) {
+	defer wrap(&err, "tpvm: signal %v", id)
 	pod, err := t.task.signaller(ctx, id, s)
-	if err == nil {
-		var d done
-		if d, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)}); err == nil && d.Error != "" {
-			err = ErrNoTask
-		}
-		if errors.Is(err, rocl.ErrGone) { // the process has ended before it replied, mostly because of the signal
-			err = nil
-		}
-	}
 	if err != nil {
-		return fmt.Errorf("tpvm: signal %v: %w", id, err)
+		return err
 	}
-	return nil
+	_, err = ask[done](ctx, t.task, pod, podSignal, signal{ID: id, Signal: int(s)})
+	if errors.Is(err, rocl.ErrGone) { // the process has ended before it replied, mostly because of the signal
+		return nil
+	}
+	return err
 }
 
 // signaller returns the pod that signals a task or thread. For signals that a process cannot handle

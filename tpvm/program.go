@@ -41,46 +41,30 @@ func (p *Program) String() string {
 }
 
 // Wait waits until the program has ended, and returns how it ended.
-func (p *Program) Wait(ctx context.Context) (Status, error) {
-	e, err := p.t.askWait(ctx, p.pod, p.id)
-	if err == nil && !e.IsKnown {
-		err = ErrNoStatus
-	}
-	if err != nil {
-		return Status{}, fmt.Errorf("tpvm: wait for %v: %w", p, err)
-	}
-	return e.Status, nil
+func (p *Program) Wait(ctx context.Context) (_ Status, err error) {
+	defer wrap(&err, "tpvm: wait for %v", p)
+	return p.t.askWait(ctx, p.pod, p.id)
 }
 
 // Task waits until the program has enrolled, and returns the identifier of its task. It fails with
 // ErrNotEnrolled if the program ends without enrolling.
 func (p *Program) Task(ctx context.Context) (TID, error) {
-	e, err := askPod(ctx, p.t.task, p.pod, podEnrolled, waitFor{p.id}, p.t.task.pod.awaitTask)
-	if err == nil && e.Error != "" {
-		if err = context.Cause(ctx); err == nil {
-			err = remoteError(e.Error)
-		}
-	}
+	id, err := askPod(ctx, p.t.task, p.pod, podEnrolled, waitFor{p.id}, p.t.task.pod.awaitTask)
 	if err != nil {
 		return TID{}, fmt.Errorf("tpvm: find the task of %v: %w", p, err)
 	}
-	p.t.task.pod.launched.add(p.pod, e.ID)
-	return e.ID, nil
+	p.t.task.pod.launched.add(p.pod, id)
+	return id, nil
 }
 
 // Signal sends a signal to the process, whether it has enrolled or not.
-func (p *Program) Signal(ctx context.Context, s syscall.Signal) error {
-	d, err := askPod(ctx, p.t.task, p.pod, podSignal, signal{ID: p.id, Signal: int(s)}, func(ctx context.Context, q signal) done {
-		d, _ := p.t.task.pod.signal(ctx, q) // the process is not this one, so that no function to call is returned
-		return d
+func (p *Program) Signal(ctx context.Context, s syscall.Signal) (err error) {
+	defer wrap(&err, "tpvm: signal %v", p)
+	_, err = askPod(ctx, p.t.task, p.pod, podSignal, signal{ID: p.id, Signal: int(s)}, func(_ context.Context, q signal) (done, error) {
+		_, err := p.t.task.pod.signal(q) // the process is not this one, so that no function to call is returned
+		return done{}, err
 	})
-	if err == nil && d.Error != "" {
-		err = ErrNoTask
-	}
-	if err != nil {
-		return fmt.Errorf("tpvm: signal %v: %w", p, err)
-	}
-	return nil
+	return err
 }
 
 // startedPrograms is the reply to podStart. It has, for each program, an identifier or the reason
@@ -98,7 +82,7 @@ type startedProgram struct {
 }
 
 // startOnly starts programs and does not wait until they have enrolled.
-func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
+func (p *pod) startOnly(ctx context.Context, q spawnPrograms) (startedPrograms, error) {
 	cs, errs := p.launchAll(ctx, q)
 	a := startedPrograms{Host: p.t.host, Programs: make([]startedProgram, len(cs))}
 	for i, c := range cs {
@@ -108,7 +92,7 @@ func (p *pod) startOnly(ctx context.Context, q spawnPrograms) startedPrograms {
 			a.Programs[i].ID, a.Programs[i].PID = c.tmp.ID(), c.cmd.Process.Pid
 		}
 	}
-	return a
+	return a, nil
 }
 
 // programs returns the request for a share of n programs.

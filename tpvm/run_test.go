@@ -32,27 +32,15 @@ func init() {
 func TestRunKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, tpvm.Self, 1, program("run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	threads, err := task.Spawn(ctx, "greet", 1) // exported as soon as the task has enrolled
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.RecvInto(ctx, threads[0], 3); err != nil {
-		t.Error(err)
-	}
-	if err := task.Kill(ctx, ids[0]); err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, tpvm.Self, 1, program("run")))(t)
+	threads := must(task.Spawn(ctx, "greet", 1))(t) // exported as soon as the task has enrolled
+	must(task.RecvInto(ctx, threads[0], 3))(t)
+	check(t, task.Kill(ctx, ids[0]))
 	var said string
 	if _, err := task.RecvInto(ctx, ids[0], 2, &said); err != nil || said != "killed" {
 		t.Error(said, err)
 	}
-	if _, err := task.RecvInto(ctx, ids[0], 2); !errors.Is(err, rocl.ErrGone) {
-		t.Error("receive from a task that has exited:", err)
-	}
+	wantErr(t, second(task.RecvInto(ctx, ids[0], 2)), rocl.ErrGone)
 }
 
 // Run returns the error of its function, after the task has exited.
@@ -74,9 +62,7 @@ func TestSendPacked(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	if err := a.SendPacked(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.SendPacked(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}))
 	var s string
 	var f float64
 	is := make([]int32, 3)
@@ -84,32 +70,19 @@ func TestSendPacked(t *testing.T) {
 	if err != nil || i.Len != 4+3+8+12 || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
 		t.Error(i, s, f, is, err)
 	}
-	if err := a.SendPacked(ctx, b.ID(), 3, 7); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.SendPacked(ctx, b.ID(), 3, 7))
 	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); !errors.Is(err, pack.ErrType) {
 		t.Error("an int is received as a float64:", f, err)
 	}
 	untyped := a.Buffer(pack.Default)
-	if err := errors.Join(pack.PackOne(untyped, 2.5), a.Send(ctx, b.ID(), 3, untyped)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(pack.PackOne(untyped, 2.5), a.Send(ctx, b.ID(), 3, untyped)))
 	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); f != 2.5 || err != nil {
 		t.Error(f, err)
 	}
-	if err := a.SendPacked(ctx, b.ID(), 3, true); !errors.Is(err, pack.ErrBadParam) {
-		t.Error("a bool is sent:", err)
-	}
-	if _, err := b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := a.Spawn(ctx, "end", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Notify(ctx, 4, ids...); err != nil {
-		t.Fatal(err)
-	}
+	wantErr(t, a.SendPacked(ctx, b.ID(), 3, true), pack.ErrBadParam)
+	must(b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }))(t)
+	ids := must(a.Spawn(ctx, "end", 1))(t)
+	must(a.Notify(ctx, 4, ids...))(t)
 	if i, err := a.RecvInto(ctx, tpvm.AnyTask, 4, &s); !errors.Is(err, rocl.ErrGone) || i.From != ids[0] {
 		t.Error(i, err)
 	}

@@ -66,15 +66,16 @@ func (f *config) podAttr(name, value string) {
 // started end with it, and the processes that these have started: they get SIGTERM, and SIGKILL
 // after five seconds. If the process of the pod is killed, they get SIGTERM. ServePod returns nil
 // if the pod ended as it was asked to.
-func ServePod(ctx context.Context, opts ...Option) error {
+func ServePod(ctx context.Context, opts ...Option) (err error) {
+	defer wrap(&err, "tpvm: serve a pod")
 	f := configure(append([]Option{WithLauncher(LauncherPod)}, opts...))
 	f.servesPod = true
 	t, err := newTask(ctx, f)
 	if err != nil {
-		return fmt.Errorf("tpvm: serve a pod: %w", err)
+		return err
 	}
-	if err := t.startPod(ctx, f); err != nil {
-		return fmt.Errorf("tpvm: serve a pod: %w", t.abandon(err))
+	if err := t.startPod(ctx); err != nil {
+		return t.abandon(err)
 	}
 	if f.ready != nil {
 		f.ready(t.pod.r.ID())
@@ -86,18 +87,15 @@ func ServePod(ctx context.Context, opts ...Option) error {
 	t.pod.endChildren()
 	last, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), endTime, errLateExit)
 	defer cancel()
-	if err := t.leave(last); err != nil {
-		return fmt.Errorf("tpvm: serve a pod: %w", err)
-	}
-	return nil
+	return t.leave(last)
 }
 
 // endPod answers the request to end. The pod's handler then ends the pod.
-func (p *pod) endPod(context.Context, endPod) done {
-	if l := p.t.podAttrs[attrServedBy]; l != LauncherPod {
-		return done{Error: ErrNoPod.Error()}
+func (p *pod) endPod(context.Context, endPod) (done, error) {
+	if p.t.podAttrs[attrServedBy] != LauncherPod {
+		return done{}, ErrNoPod
 	}
-	return done{}
+	return done{}, nil
 }
 
 // endChildren ends the programs that the pod has started, and waits for them. From then on the pod
@@ -134,10 +132,9 @@ func RunPod(ctx context.Context, opts ...Option) error {
 		return ServePod(ctx, opts...)
 	}
 	if os.Getenv(envDetached) == "" {
-		if err := detachPod(ctx); err != nil {
-			return fmt.Errorf("tpvm: serve the pod of host %s: %w", name, err)
-		}
-		return nil
+		err := detachPod(ctx)
+		wrap(&err, "tpvm: serve the pod of host %s", name)
+		return err
 	}
 	_, _ = os.Unsetenv(EnvAdded), os.Unsetenv(envDetached) // programs that the pod starts must not get them
 	return serveDetached(ctx, name, opts)

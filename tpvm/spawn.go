@@ -249,15 +249,28 @@ func together(n int, f func(int)) {
 
 // askPod returns the answer of a pod to a request. It calls own if the pod is the task's own, and
 // sends a message otherwise.
-func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, own func(context.Context, Q) A) (A, error) {
+func askPod[Q, A any](ctx context.Context, t *Task, pod TID, tag uint64, q Q, own func(context.Context, Q) (A, error)) (A, error) {
 	if pod == t.pod.r.ID() {
-		return own(ctx, q), nil
+		return own(ctx, q)
 	}
 	return ask[A](ctx, t, pod, tag, q)
 }
 
 // sentinels are the errors that remoteError recognises.
-var sentinels = []error{ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod, ErrDenied}
+var sentinels = []error{
+	ErrNoProgram, ErrNotEnrolled, ErrNoTask, ErrNoHost, ErrTooMany, ErrExited, ErrBadParam, ErrNoPod, ErrDenied, ErrNoStatus,
+	ErrNoEntry, errOldInfo, errTaking,
+}
+
+// errorText returns the text of an error for another task. Errors of this package come first, where
+// remoteError recognises them.
+func errorText(err error) string {
+	text := err.Error()
+	if i := slices.IndexFunc(sentinels, func(s error) bool { return errors.Is(err, s) }); i >= 0 && !strings.HasPrefix(text, sentinels[i].Error()) {
+		return sentinels[i].Error() + ": " + text
+	}
+	return text
+}
 
 // remoteError returns the error with a text that another task has sent. Errors of this package are
 // recognised by the beginning of the text.

@@ -36,29 +36,17 @@ func TestExport(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 3)
 	a, b, d := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(2))
-	ofB, err := b.Export(ctx, "returns", returns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ofD, err := d.Export(ctx, "returns", returns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Export(ctx, "returns", returns); !errors.Is(err, tpvm.ErrExported) {
-		t.Error("exported twice:", err)
-	}
+	ofB := must(b.Export(ctx, "returns", returns))(t)
+	ofD := must(d.Export(ctx, "returns", returns))(t)
+	wantErr(t, second(b.Export(ctx, "returns", returns)), tpvm.ErrExported)
 	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[b.ID().Context()] != 2 || by[d.ID().Context()] != 2 {
 		t.Error("exported by two tasks:", by, err)
 	}
-	if err := ofB.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, ofB.Close())
 	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[d.ID().Context()] != 4 {
 		t.Error("exported by one task:", by, err)
 	}
-	if err := ofD.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, ofD.Close())
 	if by, err := spawnBy(t, a, "returns", 1); !errors.Is(err, tpvm.ErrNoProgram) {
 		t.Error("exported by none:", by, err)
 	}
@@ -70,10 +58,7 @@ func TestExport(t *testing.T) {
 // The exports of a killed process vanish. Those of another process under the same name stay.
 func TestExportOfKilled(t *testing.T) {
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(deadline(t), self(t), 2, program("run"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(deadline(t), self(t), 2, program("run")))(t)
 	first, second := ids[0].Context(), ids[1].Context()
 	if by, err := spawnBy(t, task, "greet", 4); err != nil || by[first] != 2 || by[second] != 2 {
 		t.Fatal(by, err)
@@ -96,19 +81,12 @@ func TestSpawnPartly(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	for task, name := range map[*tpvm.Task]string{a: "partly", b: "another"} {
-		if _, err := task.Export(ctx, name, returns); err != nil {
-			t.Fatal(err)
-		}
+		must(task.Export(ctx, name, returns))(t)
 	}
-	f, err := a.Rocl().Find(ctx, rocl.Match{"type": "threaddef", "name": "another"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(a.Rocl().Find(ctx, rocl.Match{"type": "threaddef", "name": "another"}))(t)
 	pod, _ := f.Attrs.Get("systhread")
 	stale := rocl.Attrs{"type": "threaddef", "vm": "test", "name": "partly", "systhread": string(pod)}
-	if _, err := a.Rocl().Register(ctx, stale); err != nil {
-		t.Fatal(err)
-	}
+	must(a.Rocl().Register(ctx, stale))(t)
 	ids, err := a.Spawn(ctx, "partly", 4)
 	var e *tpvm.SpawnError
 	if len(ids) != 2 || !errors.As(err, &e) || len(e.Slots) != 4 || len(e.Unwrap()) != 2 || !errors.Is(err, tpvm.ErrNoProgram) {
@@ -124,7 +102,7 @@ func TestNestedSpawn(t *testing.T) {
 	tasks := make([]*tpvm.Task, hops)
 	for i := range tasks {
 		tasks[i] = enrol(t, c.Open((i+1)%hops))
-		if _, err := tasks[i].Export(ctx, fmt.Sprint("hop", i), func(ctx context.Context, th *tpvm.Thread) error {
+		must(tasks[i].Export(ctx, fmt.Sprint("hop", i), func(ctx context.Context, th *tpvm.Thread) error {
 			family := th.Parent().String() + " " + th.ID().String()
 			if i+1 < hops {
 				ids, err := th.Spawn(ctx, fmt.Sprint("hop", i+1), 1)
@@ -138,19 +116,12 @@ func TestNestedSpawn(t *testing.T) {
 				family += " " + child
 			}
 			return th.SendPacked(ctx, th.Parent(), 1, family)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 	}
 	root := tasks[hops-1]
-	ids, err := root.Spawn(ctx, "hop0", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(root.Spawn(ctx, "hop0", 1))(t)
 	var family string
-	if _, err := root.RecvInto(ctx, ids[0], 1, &family); err != nil {
-		t.Fatal(err)
-	}
+	must(root.RecvInto(ctx, ids[0], 1, &family))(t)
 	fields := strings.Fields(family) // the parent and the identifier of each hop
 	if len(fields) != 2*hops {
 		t.Fatal(family)
@@ -166,15 +137,11 @@ func TestNestedSpawn(t *testing.T) {
 }
 
 func init() {
-	programs["orphan"] = func() error { // prints what it knows of its family
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["orphan"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // prints what it knows of its family
 		siblings, err := t.Siblings(context.Background())
 		fmt.Println("parent", t.Parent(), "siblings", len(siblings))
-		return errors.Join(err, t.Exit(context.Background()))
-	}
+		return err
+	})
 }
 
 // A program that was spawned with NoParent sees no parent. Its spawner still gets its output and
@@ -183,22 +150,14 @@ func TestNoParent(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	var out strings.Builder
-	if err := task.Catchout(&out); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := task.Start(ctx, self(t), 2, program("orphan"), tpvm.NoParent(), tpvm.EndWithParent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, task.Catchout(&out))
+	ps := must(task.Start(ctx, self(t), 2, program("orphan"), tpvm.NoParent(), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
 		if s, err := p.Wait(ctx); err != nil || !s.Success() {
 			t.Error(s, err)
 		}
 	}
-	ids, err := task.Spawn(ctx, self(t), 1, program("sleeps as task"), tpvm.NoParent())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 1, program("sleeps as task"), tpvm.NoParent()))(t)
 	for i, err := range task.Tasks(ctx) {
 		if err != nil || i.ID == ids[0] && i.Parent != task.ID() {
 			t.Error(i, err)
@@ -206,15 +165,11 @@ func TestNoParent(t *testing.T) {
 	}
 	kill(t, task, ids[0])
 	parents := make(chan tpvm.TID, 1)
-	if _, err := task.Export(ctx, "orphan", func(_ context.Context, th *tpvm.Thread) error {
+	must(task.Export(ctx, "orphan", func(_ context.Context, th *tpvm.Thread) error {
 		parents <- th.Parent()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := task.Spawn(ctx, "orphan", 1, tpvm.NoParent()); err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	must(task.Spawn(ctx, "orphan", 1, tpvm.NoParent()))(t)
 	if p := <-parents; !p.IsZero() {
 		t.Error("the parent of the thread:", p)
 	}
@@ -249,15 +204,9 @@ func TestProgramsListed(t *testing.T) {
 			}
 		}
 	}
-	ids, err := task.Spawn(ctx, self(t), 2, program("sleeps as task"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 2, program("sleeps as task")))(t)
 	await()
-	ps, err := task.Start(ctx, self(t), 1, program("sleeps"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ps := must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if all := listed(); len(all) != 1 || all[0].ID != ps[0].ID() || all[0].Parent != task.ID() || all[0].PID != ps[0].PID() {
 		t.Error("not enrolled:", all)
 	}
@@ -265,9 +214,7 @@ func TestProgramsListed(t *testing.T) {
 	for _, id := range ids {
 		kill(t, task, id)
 	}
-	if _, err := task.Spawn(ctx, self(t), 1, program("silent")); !errors.Is(err, tpvm.ErrNotEnrolled) {
-		t.Error(err)
-	}
+	wantErr(t, second(task.Spawn(ctx, self(t), 1, program("silent"))), tpvm.ErrNotEnrolled)
 	await()
 }
 
@@ -278,10 +225,7 @@ func TestSpawnInNamespace(t *testing.T) {
 	}
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, "unshare", 1, tpvm.Args("--pid", "--fork", "--kill-child", self(t), "inside"), program("hello"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, "unshare", 1, tpvm.Args("--pid", "--fork", "--kill-child", self(t), "inside"), program("hello")))(t)
 	var said string
 	if _, err := task.RecvInto(ctx, ids[0], 1, &said); err != nil || said != "[inside]" {
 		t.Error(said, err)
@@ -291,27 +235,20 @@ func TestSpawnInNamespace(t *testing.T) {
 			t.Error(i, err)
 		}
 	}
-	if err := task.Send(ctx, ids[0], 2, nil); err != nil {
-		t.Error(err)
-	}
+	check(t, task.Send(ctx, ids[0], 2, nil))
 	if s, err := task.Wait(ctx, ids[0]); err != nil || !s.Success() {
 		t.Error(s, err)
 	}
 }
 
 func init() {
-	programs["surroundings"] = func() error { // sends its parent its directory and two variables
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
+	programs["surroundings"] = asTask(func(ctx context.Context, t *tpvm.Task) error { // sends its parent its directory and two variables
 		dir, err := os.Getwd()
 		if err != nil {
 			return err
 		}
-		return errors.Join(t.SendPacked(ctx, t.Parent(), 1, dir, os.Getenv("TPVM_TEST_SPAWN"), os.Getenv("TPVM_TEST_POD")), t.Exit(ctx))
-	}
+		return t.SendPacked(ctx, t.Parent(), 1, dir, os.Getenv("TPVM_TEST_SPAWN"), os.Getenv("TPVM_TEST_POD"))
+	})
 }
 
 // Programs have the directory and the environment that Dir, Env and WithEnv give.
@@ -319,10 +256,7 @@ func TestSurroundings(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithEnv("TPVM_TEST_POD=pod", "TPVM_TEST_SPAWN=pod"))
 	want := t.TempDir()
-	ids, err := task.Spawn(ctx, self(t), 1, program("surroundings"), tpvm.Dir(want), tpvm.Env("TPVM_TEST_SPAWN=spawn"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 1, program("surroundings"), tpvm.Dir(want), tpvm.Env("TPVM_TEST_SPAWN=spawn")))(t)
 	var dir, ofSpawn, ofPod string
 	if _, err := task.RecvInto(ctx, ids[0], 1, &dir, &ofSpawn, &ofPod); err != nil || dir != want || ofSpawn != "spawn" || ofPod != "pod" {
 		t.Error(dir, ofSpawn, ofPod, err)

@@ -49,9 +49,7 @@ func (f *farm) sshd() (config string) {
 	}
 	at := func(name string) string { return filepath.Join(f.dir, name) }
 	write := func(name, text string) {
-		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
 	for _, key := range []string{"hostkey", "userkey", "strangerkey"} {
 		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", at(key)).CombinedOutput(); err != nil {
@@ -59,10 +57,7 @@ func (f *farm) sshd() (config string) {
 		}
 	}
 	public := func(key string) string {
-		b, err := os.ReadFile(at(key + ".pub"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must(os.ReadFile(at(key + ".pub")))(t)
 		return string(b)
 	}
 	address, port, _ := strings.Cut(freeAddress(t), ":")
@@ -148,13 +143,9 @@ func TestAddHostsSSH(t *testing.T) {
 	if n := f.on(ids); err != nil || n[hs[0].Node] != 2 {
 		t.Fatalf("tasks by node: %v: %v", n, err)
 	}
-	if _, err := f.task.Notify(deadline(t), 5, ids...); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.task.DelHosts(deadline(t), "one"); err != nil {
-		t.Fatal(err)
-	}
-	f.gone(5, ids...)
+	must(f.task.Notify(deadline(t), 5, ids...))(t)
+	check(t, f.task.DelHosts(deadline(t), "one"))
+	wantEnds(f.t, f.task, 5, ids...)
 	left, err := f.task.Hosts(deadline(t))
 	if err != nil || slices.ContainsFunc(left, func(h tpvm.Host) bool { return h.Added == "one" }) {
 		t.Errorf("hosts: %+v: %v", left, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -135,48 +136,25 @@ func (l *launched) get(id TID) (TID, bool) {
 // waitFor is a request about a program that a pod has started.
 type waitFor struct{ ID TID }
 
-// programEnd is the reply to podWait.
-type programEnd struct {
-	IsKnown bool
-	Status  Status
-}
-
-// enrolled is the reply to podEnrolled.
-type enrolled struct {
-	ID    TID
-	Error string
-}
-
 // wait waits until a program has ended. It is the handler of podWait.
-func (p *pod) wait(ctx context.Context, q waitFor) programEnd {
-	c := p.statuses.get(q.ID)
-	if c == nil {
-		return programEnd{}
+func (p *pod) wait(ctx context.Context, q waitFor) (Status, error) {
+	if c := p.statuses.get(q.ID); c != nil {
+		select {
+		case <-c.exited:
+			return c.status, nil
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-c.exited:
-		return programEnd{IsKnown: true, Status: c.status}
-	case <-ctx.Done():
-		return programEnd{}
-	}
+	return Status{}, ErrNoStatus
 }
 
 // awaitTask waits until a program has become a task. It is the handler of podEnrolled.
-func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
+func (p *pod) awaitTask(ctx context.Context, q waitFor) (TID, error) {
 	c := p.statuses.get(q.ID)
 	if c == nil {
-		return enrolled{Error: ErrNoTask.Error()}
+		return TID{}, ErrNoTask
 	}
-	select {
-	case <-c.enrolled:
-		return enrolled{ID: c.id}
-	default:
-	}
-	id, err := p.awaitEnrolment(ctx, c)
-	if err != nil {
-		return enrolled{Error: err.Error()}
-	}
-	return enrolled{ID: id}
+	return p.awaitEnrolment(ctx, c)
 }
 
 // Wait waits until the program of a task has ended, and returns how it ended. It asks the task that
@@ -184,16 +162,8 @@ func (p *pod) awaitTask(ctx context.Context, q waitFor) enrolled {
 // called after the end. Wait fails with ErrNoStatus if the program was started by hand, for a
 // thread, and if the task that started the program has ended. The error matches rocl.ErrPartial too
 // if a node or a task did not answer, which may know the program.
-func (t *Thread) Wait(ctx context.Context, id TID) (Status, error) {
-	s, err := t.wait(ctx, id)
-	if err != nil {
-		return s, fmt.Errorf("tpvm: wait for %v: %w", id, err)
-	}
-	return s, nil
-}
-
-// wait finds the pod that has started the program of a task, and waits for the end of the program.
-func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
+func (t *Thread) Wait(ctx context.Context, id TID) (_ Status, err error) {
+	defer wrap(&err, "tpvm: wait for %v", id)
 	pod, ok := t.task.pod.launched.get(id)
 	if !ok {
 		f, err := t.task.lookUp(ctx, id)
@@ -211,23 +181,19 @@ func (t *Thread) wait(ctx context.Context, id TID) (Status, error) {
 			return Status{}, ErrNoStatus
 		}
 	}
-	e, err := t.askWait(ctx, pod, id)
-	if err == nil && !e.IsKnown {
-		err = ErrNoStatus
-	}
-	return e.Status, err
+	return t.askWait(ctx, pod, id)
 }
 
 // askWait asks a pod to wait for a program that it has started.
-func (t *Thread) askWait(ctx context.Context, pod, id TID) (programEnd, error) {
-	e, err := askPod(ctx, t.task, pod, podWait, waitFor{id}, t.task.pod.wait)
-	if err == nil && !e.IsKnown {
+func (t *Thread) askWait(ctx context.Context, pod, id TID) (Status, error) {
+	s, err := askPod(ctx, t.task, pod, podWait, waitFor{id}, t.task.pod.wait)
+	if errors.Is(err, ErrNoStatus) && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if IsGone(err) || errors.Is(err, rocl.ErrNoReply) {
 		err = fmt.Errorf("%w: %v: %w", ErrNoStatus, pod, err)
 	}
-	return e, err
+	return s, err
 }
 
 // waitAnywhere asks every pod of the virtual machine to wait for a program.
@@ -239,16 +205,14 @@ func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends, errs := make([]programEnd, len(pods)), make([]error, len(pods))
+	ends, errs := make([]Status, len(pods)), make([]error, len(pods))
 	together(len(pods), func(i int) {
-		if ends[i], errs[i] = t.askWait(ctx, pods[i].pod, id); ends[i].IsKnown {
+		if ends[i], errs[i] = t.askWait(ctx, pods[i].pod, id); errs[i] == nil {
 			cancel() // no other pod has started it
 		}
 	})
-	for _, e := range ends {
-		if e.IsKnown {
-			return e.Status, nil
-		}
+	if i := slices.Index(errs, nil); i >= 0 {
+		return ends[i], nil
 	}
 	if ctx.Err() != nil {
 		for _, err := range errs {
@@ -259,7 +223,8 @@ func (t *Thread) waitAnywhere(ctx context.Context, id TID) (Status, error) {
 		return Status{}, context.Cause(ctx)
 	}
 	for _, err := range errs {
-		if partial == nil && err != nil && !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrNoReply) {
+		isDenied := errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrNoReply) || errors.Is(err, ErrNoStatus) && !IsGone(err)
+		if partial == nil && !isDenied {
 			partial = fmt.Errorf("%w: %w", rocl.ErrPartial, err)
 		}
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 // A program that never enrols is started, and Wait returns how it ended, even if that was before
-// the call.
+// the call, and wherever the program was started.
 func TestStart(t *testing.T) {
 	ctx := deadline(t)
-	c := alone(t)
-	task, other := enrol(t, c), enrol(t, c)
+	c := rocltest.Cluster(t, 2)
+	task, other := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	ps, err := task.Start(ctx, self(t), 3, tpvm.Args("7"), program("exits"))
 	if err != nil || len(ps) != 3 {
 		t.Fatal(ps, err)
@@ -33,69 +33,31 @@ func TestStart(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ps[0].Task(ctx); !errors.Is(err, tpvm.ErrNotEnrolled) {
-		t.Error(err)
-	}
-	ps, err = task.Start(ctx, self(t), 1, program("sleeps"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	wantErr(t, second(ps[0].Task(ctx)), tpvm.ErrNotEnrolled)
+	ps = must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if err := other.Signal(ctx, ps[0].ID(), syscall.SIGTERM); err != nil { // SIGINT is ignored by all processes of a shell's background job
 		t.Error(err)
 	}
 	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 143 || s.String() != "signal 15 (terminated)" {
 		t.Error(s, err)
 	}
-	if _, err := other.Start(ctx, "no-such-program", 2); !errors.Is(err, tpvm.ErrNoProgram) {
-		t.Error(err)
-	}
-	if _, err := task.Wait(ctx, other.ID()); !errors.Is(err, tpvm.ErrNoStatus) {
-		t.Error("of a task that was started by hand:", err)
-	}
-	if _, err := task.Wait(ctx, task.Rocl().ID()); !errors.Is(err, tpvm.ErrNoStatus) {
-		t.Error("of what is no task:", err)
-	}
-}
-
-// Wait takes the identifier of an enrolled program's task, wherever the program was started.
-func TestWaitElsewhere(t *testing.T) {
-	ctx := deadline(t)
-	c := rocltest.Cluster(t, 2)
-	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	ps, err := a.Start(ctx, self(t), 4, tpvm.Args("3"), program("exits"))
-	if err != nil || len(ps) != 4 {
-		t.Fatal(ps, err)
-	}
+	ps = must(task.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
-		if s, err := p.Wait(ctx); err != nil || s.Code != 3 {
-			t.Error(s, err)
-		}
-		if s, err := b.Wait(ctx, p.ID()); err != nil || s.Code != 3 {
-			t.Error(s, err)
-		}
-	}
-	ps, err = a.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range ps {
-		if err := p.Signal(ctx, syscall.SIGKILL); err != nil {
-			t.Error(err)
-		}
+		check(t, p.Signal(ctx, syscall.SIGKILL))
 		if s, err := p.Wait(ctx); err != nil || s.Signal != syscall.SIGKILL {
 			t.Error(s, err)
 		}
 	}
+	wantErr(t, second(other.Start(ctx, "no-such-program", 2)), tpvm.ErrNoProgram)
+	wantErr(t, second(task.Wait(ctx, other.ID())), tpvm.ErrNoStatus)
+	wantErr(t, second(task.Wait(ctx, task.Rocl().ID())), tpvm.ErrNoStatus)
 }
 
 // SIGSTOP, SIGCONT and SIGKILL reach a process that cannot handle them.
 func TestSignalStopped(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids, err := task.Spawn(ctx, self(t), 1, program("sleeps as task"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(task.Spawn(ctx, self(t), 1, program("sleeps as task")))(t)
 	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
 		if err := task.Signal(ctx, ids[0], s); err != nil {
 			t.Error(s, err)
@@ -125,12 +87,8 @@ func TestSpawnTooMany(t *testing.T) {
 		t.Errorf("%d slots have failed: %v", n, err)
 	}
 	for _, id := range ids {
-		if err := task.Kill(ctx, id); err != nil {
-			t.Error(err)
-		}
-		if _, err := task.Wait(ctx, id); err != nil {
-			t.Error(err)
-		}
+		check(t, task.Kill(ctx, id))
+		must(task.Wait(ctx, id))(t)
 	}
 	if ps, err := task.Start(ctx, self(t), 3, tpvm.Args("0"), program("exits")); err != nil || len(ps) != 3 {
 		t.Error("when the others have ended:", ps, err)
@@ -142,18 +100,14 @@ func TestSpawnMissing(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	script := filepath.Join(t.TempDir(), "script")
-	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755))
 	for _, name := range []string{"no-such-program", "/no/such/program", script} {
 		var spawn *tpvm.SpawnError
 		if ids, err := task.Spawn(ctx, name, 2); len(ids) > 0 || !errors.As(err, &spawn) || len(spawn.Slots) != 2 || spawn.Slots[1] == nil {
 			t.Errorf("%s: %v %v", name, ids, err)
 		}
 	}
-	if _, err := task.Spawn(ctx, "no task exports this", 1, tpvm.Threads()); !errors.Is(err, tpvm.ErrNoProgram) {
-		t.Error(err)
-	}
+	wantErr(t, second(task.Spawn(ctx, "no task exports this", 1, tpvm.Threads())), tpvm.ErrNoProgram)
 }
 
 // An observer is not listed, and starts no programs for other tasks.
@@ -166,10 +120,7 @@ func TestObserving(t *testing.T) {
 			t.Error(i, err)
 		}
 	}
-	ps, err := hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ps := must(hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits")))(t)
 	if s, err := ps[0].Wait(ctx); err != nil || !s.Success() {
 		t.Error(s, err)
 	}

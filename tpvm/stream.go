@@ -99,8 +99,8 @@ func (p *pod) newStream(ctx context.Context, c *child, q spawnPrograms, number u
 // begin announces the stream to its collector.
 func (s *stream) begin(ctx context.Context, q beginStream) error {
 	b, err := ask[begun](ctx, s.p.t, s.to, outBegin, q)
-	if err == nil && b.Error != "" {
-		err = fmt.Errorf("%w: %w", rocl.ErrGone, remoteError(b.Error))
+	if errors.Is(err, ErrExited) {
+		err = fmt.Errorf("%w: %w", rocl.ErrGone, err)
 	}
 	s.data, s.number = b.Data, b.Stream
 	return err
@@ -343,26 +343,8 @@ func (t *Task) watchLauncher(st *foundStart) {
 		}
 		t.own = append(t.own, r)
 	}
-	r, err := t.c.Register(t.ended, nil)
-	if err != nil {
-		return
-	}
-	if _, err := r.Monitor(t.ended, st.Launcher, 0); err != nil {
-		_ = r.Close()
-		return
-	}
-	if t.work.goes(func() {
-		defer r.Close()
-		m, err := r.Recv(t.ended)
-		if err != nil {
-			return
-		}
-		m.Release()
-		t.passOwn(st)
-	}) {
+	if t.whenGone(t.ended, st.Launcher, func() { t.passOwn(st) }) == nil {
 		t.launch = st
-	} else {
-		_ = r.Close()
 	}
 }
 

@@ -77,12 +77,12 @@ type config struct {
 	noLaunch, isHidden bool
 	servesPod          bool // for ServePod
 
-	starter  HostStarter
-	env      []string
-	podAttrs rocl.Attrs
+	starter  HostStarter // used by AddHosts
+	env      []string    // for programs that the pod starts
+	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
 	ready    func(TID)
 
-	foundTime, infoTimeout time.Duration // shorter in tests
+	foundTime, infoTimeout time.Duration // for the pod of an added host, and of infoStore; shorter in tests
 }
 
 type namedFunc struct {
@@ -141,16 +141,14 @@ func Observing() Option { return func(c *config) { c.noLaunch, c.isHidden = true
 // of both may be called by several goroutines.
 type Task struct {
 	*Thread
-	c     *rocl.Context
-	owns  bool // the task opened the context, and closes it
-	vm    string
-	host  string
-	node  string
-	pod   *pod
-	log   *slog.Logger
-	ended context.Context // done after Exit
-	end   context.CancelFunc
-	work  goroutines // of the task; they end when ended is done
+	*config      // c is not nil once newTask has returned
+	owns    bool // the task opened the context, and closes it
+	host    string
+	node    string
+	pod     *pod
+	ended   context.Context // done after Exit
+	end     context.CancelFunc
+	work    goroutines // of the task; they end when ended is done
 
 	launch   *foundStart   // of this process, if its output is gathered; else nil
 	tookOver chan struct{} // closed when this process passes its output on
@@ -160,12 +158,6 @@ type Task struct {
 	packers      sync.Pool // of *pack.Buffer
 	typedPackers sync.Pool // of *pack.Buffer for typed messages
 	messages     sync.Pool // of *Message
-
-	starter  HostStarter // used by AddHosts
-	env      []string    // for programs that the pod starts
-	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
-
-	foundTime time.Duration // within which the pod of an added host must be found
 
 	mu         sync.Mutex
 	exited     bool
@@ -217,10 +209,7 @@ func configure(opts []Option) *config {
 
 // newTask returns a task that has a context, and no resources.
 func newTask(ctx context.Context, f *config) (t *Task, err error) {
-	t = &Task{
-		c: f.c, owns: f.c == nil, vm: f.vm, log: f.log, tookOver: make(chan struct{}),
-		starter: f.starter, env: f.env, podAttrs: f.podAttrs, foundTime: f.foundTime,
-	}
+	t = &Task{config: f, owns: f.c == nil, tookOver: make(chan struct{})}
 	if t.owns {
 		opts := append([]rocl.Option{
 			rocl.WithUndelivered(t.undelivered), rocl.WithLinger(lingerMost), rocl.WithMember(cluster.Environment()),
@@ -271,7 +260,7 @@ func userName() string {
 // enrol starts the pod, registers the main thread and the exports, and reports to the launcher that
 // has started the process, if there is one.
 func (t *Task) enrol(ctx context.Context, conf *config) error {
-	if err := t.startPod(ctx, conf); err != nil {
+	if err := t.startPod(ctx); err != nil {
 		return err
 	}
 	start, err := t.findStart(ctx)
@@ -306,27 +295,28 @@ func (t *Task) enrol(ctx context.Context, conf *config) error {
 	t.output = start.Output
 	t.watchLauncher(start)
 	if start.EndWithParent {
-		if err := t.endWith(start.Parent); err != nil {
+		if err := t.whenGone(t.ended, start.Parent, func() { t.onSignal(syscall.SIGTERM) }); err != nil {
 			return err
 		}
 	}
 	return t.reportStart(ctx, start)
 }
 
-// endWith makes the process get SIGTERM when its parent has ended.
-func (t *Task) endWith(parent TID) error {
-	r, err := t.c.Register(t.ended, nil)
+// whenGone calls f in a goroutine of the task when a task, a thread or a pod has ended, unless ctx
+// ends before.
+func (t *Task) whenGone(ctx context.Context, id TID, f func()) error {
+	r, err := t.c.Register(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := r.Monitor(t.ended, parent, 0); err != nil {
+	if _, err := r.Monitor(ctx, id, 0); err != nil {
 		return errors.Join(err, r.Close())
 	}
 	if !t.work.goes(func() {
 		defer r.Close()
-		if m, err := r.Recv(t.ended); err == nil {
+		if m, err := r.Recv(ctx); err == nil {
 			m.Release()
-			t.pod.onSignal(syscall.SIGTERM)
+			f()
 		}
 	}) {
 		return errors.Join(ErrExited, r.Close())
@@ -452,7 +442,7 @@ func (x *export) Close() error {
 //
 // If ctx ends first, Exit returns the cause, even if a thread has not returned. If messages were
 // lost for another reason, such as a host out of reach, the error names their receivers.
-func (t *Task) Exit(ctx context.Context) error {
+func (t *Task) Exit(ctx context.Context) (err error) {
 	t.mu.Lock()
 	exited := t.exited
 	t.exited = true
@@ -460,10 +450,8 @@ func (t *Task) Exit(ctx context.Context) error {
 	if exited {
 		return nil
 	}
-	if err := t.leave(ctx); err != nil {
-		return fmt.Errorf("tpvm: exit %v: %w", t.ID(), err)
-	}
-	return nil
+	defer wrap(&err, "tpvm: exit %v", t.ID())
+	return t.leave(ctx)
 }
 
 // leave ends the task: its output, its threads, its resources, and the context that it owns.

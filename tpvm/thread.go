@@ -100,18 +100,12 @@ func (t *Thread) String() string { return fmt.Sprintf("%s (%v)", t.family.name, 
 // included. The order is the same for each of them. Siblings waits until that Spawn has started
 // all. It returns none if the thread was started by hand, and fails with rocl.ErrGone if the task
 // that spawned them has ended.
-func (t *Thread) Siblings(ctx context.Context) ([]TID, error) {
+func (t *Thread) Siblings(ctx context.Context) (_ []TID, err error) {
 	if t.family.Spawn == 0 {
 		return nil, nil
 	}
-	a, err := ask[started](ctx, t.task, t.family.Pod, podSiblings, siblings{Spawn: t.family.Spawn})
-	if err == nil && len(a.Errors) > 0 {
-		err = remoteError(a.Errors[0])
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tpvm: find the siblings of %v: %w", t.ID(), err)
-	}
-	return a.IDs, nil
+	defer wrap(&err, "tpvm: find the siblings of %v", t.ID())
+	return ask[[]TID](ctx, t.task, t.family.Pod, podSiblings, siblings{Spawn: t.family.Spawn})
 }
 
 // errGoexit is the error of a thread whose function has called runtime.Goexit.

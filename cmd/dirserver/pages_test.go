@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // docs/CONFIGURATION.md lists each flag with its variable, and no other flags.
@@ -18,10 +20,7 @@ func TestConfigurationPage(t *testing.T) {
 	if code := run(t.Context(), []string{"--help"}, &help, io.Discard); code != 0 {
 		t.Fatalf("--help ends with %d", code)
 	}
-	page, err := os.ReadFile("../../docs/CONFIGURATION.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Get(os.ReadFile("../../docs/CONFIGURATION.md"))
 	variables := map[string]string{} // by flag
 	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)[^|]*` \\| ([^|]*) \\|").FindAllStringSubmatch(strings.ReplaceAll(string(page), `\|`, "/"), -1) {
 		variables[m[1]] = strings.Trim(m[2], "`")

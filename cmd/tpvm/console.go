@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -34,7 +35,7 @@ func consoleCommand() *cobra.Command {
 			"A script goes on behind a command that fails. At its end, the output of what it has spawned is waited for, and the exit\n" +
 			"code is 1 if a command has failed.",
 		Example: "  tpvm console\n  echo 'spawn -4 -> hostname' | tpvm console\n  tpvm console --rc /dev/null <script",
-		Args:    nothing,
+		Args:    usage.Nothing,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runConsole(cmd, rc) },
 	}
 	cmd.Flags().StringVar(&rc, "rc", "", "start-up `file` (default $HOME/"+rcName+", where there is one)")
@@ -44,6 +45,7 @@ func consoleCommand() *cobra.Command {
 // console is a task that carries out commands.
 type console struct {
 	cmd     *cobra.Command
+	ctx     context.Context // ends with the console
 	t       *tpvm.Task
 	out     io.Writer // of commands, and of spawned programs
 	err     io.Writer // of errors
@@ -66,15 +68,16 @@ func runConsole(cmd *cobra.Command, rc string) (err error) {
 	if terminal {
 		c.useTerminal()
 	}
-	ctx, stop := context.WithCancel(cmd.Context())
+	var stop func()
+	c.ctx, stop = context.WithCancel(cmd.Context())
 	defer func() { err = errors.Join(err, c.end(!terminal, stop)) }()
-	if err := c.readRC(ctx, rc); err != nil {
+	if err := c.readRC(rc); err != nil {
 		return err
 	}
 	if terminal {
-		return c.converse(ctx)
+		return c.converse()
 	}
-	return c.runScript(ctx)
+	return c.runScript()
 }
 
 // end ends the console. If waits is set, as for a script, it waits for jobs that print. Otherwise
@@ -111,7 +114,7 @@ func (c *console) end(waits bool, stop func()) error {
 
 // readRC carries out the commands of the start-up file. It does nothing if there is no default
 // file.
-func (c *console) readRC(ctx context.Context, path string) error {
+func (c *console) readRC(path string) error {
 	isDefault := path == ""
 	if isDefault {
 		home, err := os.UserHomeDir()
@@ -129,8 +132,8 @@ func (c *console) readRC(ctx context.Context, path string) error {
 	}
 	defer f.Close()
 	s := bufio.NewScanner(f)
-	for n := 1; !c.quit && ctx.Err() == nil && s.Scan(); n++ {
-		if err := c.do(ctx, s.Text()); err != nil {
+	for n := 1; !c.quit && c.ctx.Err() == nil && s.Scan(); n++ {
+		if err := c.do(s.Text()); err != nil {
 			complain(c.err, fmt.Sprintf("%s:%d: ", path, n), err)
 		}
 	}
@@ -151,17 +154,17 @@ func (c *console) useTerminal() {
 }
 
 // converse carries out the commands of a terminal.
-func (c *console) converse(ctx context.Context) error {
+func (c *console) converse() error {
 	fd := int(c.cmd.InOrStdin().(*os.File).Fd())
 	for !c.quit {
-		line, err := c.readLine(ctx, fd)
+		line, err := c.readLine(fd)
 		if errors.Is(err, io.EOF) {
 			return printTo(c.out, "\n")
 		}
 		if err != nil {
 			return endOfInput(err)
 		}
-		if err := c.do(ctx, line); err != nil {
+		if err := c.do(line); err != nil {
 			complain(c.err, "", err)
 		}
 	}
@@ -169,7 +172,7 @@ func (c *console) converse(ctx context.Context) error {
 }
 
 // readLine reads a line, which the user may edit.
-func (c *console) readLine(ctx context.Context, fd int) (string, error) {
+func (c *console) readLine(fd int) (string, error) {
 	if width, height, err := term.GetSize(fd); err == nil && width > 0 {
 		_ = c.line.SetSize(width, height)
 	}
@@ -178,22 +181,22 @@ func (c *console) readLine(ctx context.Context, fd int) (string, error) {
 		return "", fmt.Errorf("reading commands: %w", err)
 	}
 	defer func() { _ = term.Restore(fd, before) }()
-	return interruptible(ctx, c.line.ReadLine)
+	return interrupt.Read(c.ctx, c.line.ReadLine)
 }
 
 // runScript carries out the commands of standard input. It fails if one of them has failed.
-func (c *console) runScript(ctx context.Context) error {
+func (c *console) runScript() error {
 	next := lines(c.cmd.InOrStdin())
 	failed := false
 	for n := 1; !c.quit; n++ {
-		line, err := interruptible(ctx, next)
+		line, err := interrupt.Read(c.ctx, next)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return endOfInput(err)
 		}
-		if err := c.do(ctx, line); err != nil {
+		if err := c.do(line); err != nil {
 			failed = true
 			complain(c.err, fmt.Sprintf("line %d: ", n), err)
 		}
@@ -202,26 +205,6 @@ func (c *console) runScript(ctx context.Context) error {
 		return exitError(exitFailed)
 	}
 	return nil
-}
-
-// interruptible returns the result of read, or the cause of the end of ctx. In the second case read
-// goes on, as reading a file cannot be interrupted.
-func interruptible(ctx context.Context, read func() (string, error)) (string, error) {
-	type result struct {
-		line string
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		line, err := read()
-		done <- result{line, err}
-	}()
-	select {
-	case r := <-done:
-		return r.line, r.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
 }
 
 // lines returns a function that reads the next line of a script.
@@ -250,7 +233,7 @@ func endOfInput(err error) error {
 }
 
 // do carries out one line.
-func (c *console) do(ctx context.Context, line string) error {
+func (c *console) do(line string) error {
 	words, err := split(line)
 	if err != nil || len(words) == 0 || strings.HasPrefix(words[0], "#") {
 		return err
@@ -264,6 +247,8 @@ func (c *console) do(ctx context.Context, line string) error {
 	if len(args) < k.least || len(args) > k.most {
 		return fmt.Errorf("usage: %s", k.usage())
 	}
+	ctx, cancel := timeoutContext(c.cmd, 0)
+	defer cancel()
 	if err := k.f(c, ctx, args); err != nil {
 		return fmt.Errorf("%s: %w", k.name, err)
 	}

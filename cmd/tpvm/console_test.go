@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
-	"github.com/rocl-go/rocl/internal/testkit/nice"
 )
 
 // The start-up file comes first. A bad line in it is reported with its place, and does not make the
@@ -93,17 +91,12 @@ func TestConsoleInterrupted(t *testing.T) {
 	}
 	pid := 0
 	for pid == 0 {
-		line, err := p.Line(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		line := must(p.Line(ctx))
 		text, ok := strings.CutPrefix(line, "[sh] ")
 		if !ok {
 			continue
 		}
-		if pid, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
+		pid = must(strconv.Atoi(text))
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
 	if err := syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT); err != nil {
@@ -222,27 +215,14 @@ func TestConsoleHelp(t *testing.T) {
 
 // Hosts are added and used. halt ends their pods, but no pod that an operator has started.
 func TestConsoleHosts(t *testing.T) {
-	nice.Raise(t)
-	s := newShell(t)
-	dir := t.TempDir()
-	key := filepath.Join(dir, "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	own := must(freeaddr.Loopback())
-	node := func(name string) *shell {
-		bind := own
-		if name != "" {
-			bind = must(freeaddr.Loopback())
-		}
-		return &shell{t: t, env: append(slices.Clone(s.env), "ROCL_SOCKET="+filepath.Join(dir, name+"s"), "ROCL_BIND="+bind,
-			"ROCL_JOIN="+own, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test")}
-	}
-	one, operated := node("1"), node("2")
-	ssh := filepath.Join(dir, "ssh")
+	nodes := cluster(t, 3)
+	main, one, operated := nodes[0], nodes[1], nodes[2]
+	ssh := filepath.Join(t.TempDir(), "ssh")
 	script := "#!/bin/sh\nshift\nexport"
-	for _, v := range one.env[len(s.env):] {
-		script += " '" + v + "'"
+	for _, v := range one.env {
+		if strings.HasPrefix(v, "ROCL_") {
+			script += " '" + v + "'"
+		}
 	}
 	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -252,7 +232,6 @@ func TestConsoleHosts(t *testing.T) {
 			one.run("", "delete", "one")
 		}
 	})
-	main := node("")
 	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
 	serving, lines := operated.start("pod")
 	if l := next(t, lines); !strings.Contains(l, "tasks can start programs here") {
@@ -262,7 +241,7 @@ func TestConsoleHosts(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d: %s", code, errOut)
 	}
-	for _, want := range []string{"one: node ", " pod       one\n", "one   ok\n", "x " + filepath.Join(dir, "1s") + "\n"} {
+	for _, want := range []string{"one: node ", " pod       one\n", "one   ok\n", "x " + one.socket() + "\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in %s", want, out)
 		}

@@ -26,8 +26,8 @@ type command struct {
 	name, args  string
 	least, most int // arguments
 	what        string
-	more        string // the rest of the help for this command
-	f           func(c *console, ctx context.Context, args []string) error
+	more        string                                                     // the rest of the help for this command
+	f           func(c *console, ctx context.Context, args []string) error // ctx allows for requests that are answered at once
 }
 
 const many = math.MaxInt // any number of arguments
@@ -72,9 +72,6 @@ func pvmAliases() map[string][]string {
 	return map[string][]string{"?": {"help"}, "h": {"help"}, "j": {"jobs"}, "t": {"ps"}, "v": {"version"}}
 }
 
-// brief returns a context for requests that are answered at once.
-func (c *console) brief() (context.Context, context.CancelFunc) { return timeoutContext(c.cmd, 0) }
-
 func (c *console) help(_ context.Context, args []string) error {
 	if len(args) > 0 {
 		k, err := findCommand(c.expand(args)[0])
@@ -103,9 +100,7 @@ func (c *console) delete(_ context.Context, args []string) error {
 	return c.t.DelHosts(ctx, args...)
 }
 
-func (c *console) conf(context.Context, []string) error {
-	ctx, cancel := c.brief()
-	defer cancel()
+func (c *console) conf(ctx context.Context, _ []string) error {
 	hs, err := c.t.Hosts(ctx)
 	if err != nil && len(hs) == 0 {
 		return err
@@ -113,9 +108,7 @@ func (c *console) conf(context.Context, []string) error {
 	return errors.Join(printHosts(c.out, hs, false), err)
 }
 
-func (c *console) mstat(_ context.Context, args []string) error {
-	ctx, cancel := c.brief()
-	defer cancel()
+func (c *console) mstat(ctx context.Context, args []string) error {
 	hs, err := c.t.Hosts(ctx)
 	if err != nil {
 		return err
@@ -128,9 +121,7 @@ func (c *console) mstat(_ context.Context, args []string) error {
 	})
 }
 
-func (c *console) pstat(_ context.Context, args []string) error {
-	ctx, cancel := c.brief()
-	defer cancel()
+func (c *console) pstat(ctx context.Context, args []string) error {
 	all, err := list(ctx, c.t)
 	if err != nil {
 		return err
@@ -182,13 +173,11 @@ func flag(args []string, name string) (bool, error) {
 	return false, fmt.Errorf("there is no option %s", display.Quote(args[0]))
 }
 
-func (c *console) ps(_ context.Context, args []string) error {
+func (c *console) ps(ctx context.Context, args []string) error {
 	withThreads, err := flag(args, "-a")
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
 	all, err := list(ctx, c.t)
 	if err != nil {
 		return err
@@ -196,26 +185,20 @@ func (c *console) ps(_ context.Context, args []string) error {
 	return printTree(c.out, all, withThreads)
 }
 
-func (c *console) kill(_ context.Context, args []string) error {
-	ctx, cancel := c.brief()
-	defer cancel()
+func (c *console) kill(ctx context.Context, args []string) error {
 	return signalEach(ctx, c.t, syscall.SIGTERM, args)
 }
 
-func (c *console) sig(_ context.Context, args []string) error {
+func (c *console) sig(ctx context.Context, args []string) error {
 	s, err := parseSignal(args[0])
 	if err != nil {
 		return err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
 	return signalEach(ctx, c.t, s, args[1:])
 }
 
 // reset ends all tasks but the console, and the programs that have not enrolled.
-func (c *console) reset(context.Context, []string) error {
-	ctx, cancel := c.brief()
-	defer cancel()
+func (c *console) reset(ctx context.Context, _ []string) error {
 	all, err := list(ctx, c.t)
 	if err != nil {
 		return err

@@ -290,7 +290,7 @@ func (c *console) spawn(ctx context.Context, args []string) error {
 	if j.w, j.file, err = r.output(c.out); err != nil {
 		return err
 	}
-	ps, err := c.start(r, j)
+	ps, err := c.start(ctx, r, j)
 	if len(ps) == 0 {
 		if j.file != nil {
 			err = errors.Join(err, j.file.Close())
@@ -301,14 +301,14 @@ func (c *console) spawn(ctx context.Context, args []string) error {
 	for _, q := range ps {
 		p := &program{Program: q, ended: make(chan struct{})}
 		j.ps = append(j.ps, p)
-		go p.await(ctx)
+		go p.await(c.ctx)
 	}
-	go c.follow(ctx, j)
-	return errors.Join(err, c.printStarted(ctx, j))
+	go c.follow(c.ctx, j)
+	return errors.Join(err, c.printStarted(c.ctx, j))
 }
 
 // start starts the programs of a request.
-func (c *console) start(r request, j *job) ([]*tpvm.Program, error) {
+func (c *console) start(ctx context.Context, r request, j *job) ([]*tpvm.Program, error) {
 	opts := []tpvm.SpawnOption{
 		tpvm.NoParent(), tpvm.OnHost(r.host), tpvm.OnArch(r.arch), tpvm.Dir(r.dir), tpvm.Args(r.args[1:]...), tpvm.Env(c.environment()...),
 	}
@@ -317,10 +317,8 @@ func (c *console) start(r request, j *job) ([]*tpvm.Program, error) {
 	} else if err := c.t.CatchLines(j.take, false); err != nil {
 		return nil, err
 	}
-	ctx, cancel := c.brief()
-	defer cancel()
 	ps, err := c.t.Start(ctx, r.args[0], r.n, opts...)
-	return ps, errors.Join(explain(ctx, c.t, "start", r.args[0], r.host, err), c.t.Catchout(nil))
+	return ps, errors.Join(explain(ctx, c.t, r.args[0], r.host, err), c.t.Catchout(nil))
 }
 
 // enrolTime is how long spawn waits for tasks before it prints their identifiers.

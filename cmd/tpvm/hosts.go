@@ -15,15 +15,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// hostEntry is a host in the form that hosts prints.
+// hostEntry is a tpvm.Host in the form that hosts prints.
 type hostEntry struct {
 	ID       tpvm.TID `json:"id"`
 	Node     string   `json:"node"`
-	Host     string   `json:"host"`
+	Name     string   `json:"host"`
 	Arch     string   `json:"arch"`
 	Cores    int      `json:"cores"`
 	Tasks    int      `json:"tasks"`
@@ -39,7 +40,7 @@ func hostsCommand() *cobra.Command {
 		Long: "Print the hosts of the virtual machine: the nodes of the cluster, and how many tasks run on each.\n" +
 			"This host is one of them also where nothing runs. LAUNCHER is what starts programs there for tasks of other\n" +
 			"hosts: a task, a pod or the dirserver; - means that nothing does. ADDED is the name that 'tpvm add' was given.",
-		Args: nothing,
+		Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) error {
 				hs, err := t.Hosts(ctx)
@@ -79,9 +80,7 @@ func printHosts(w io.Writer, hs []tpvm.Host, asJSON bool) error {
 	if asJSON {
 		var all []hostEntry
 		for _, h := range hs {
-			all = append(all, hostEntry{
-				ID: h.ID, Node: h.Node, Host: h.Name, Arch: h.Arch, Cores: h.Cores, Tasks: h.Tasks, Launcher: h.Launcher, Added: h.Added,
-			})
+			all = append(all, hostEntry(h))
 		}
 		return printJSON(w, all)
 	}

@@ -41,7 +41,7 @@ func sigCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := parseSignal(args[0])
 			if err != nil {
-				return usageError{err}
+				return usage.Errorf("%w", err)
 			}
 			return signalAll(cmd, s, args[1:])
 		},

@@ -44,11 +44,6 @@ func main() {
 	os.Exit(code)
 }
 
-// usageError is an error of the command line.
-type usageError struct{ error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
-
 // exitError is the exit code of a command that has printed its errors itself.
 type exitError int
 
@@ -60,7 +55,7 @@ func execute(ctx context.Context, args []string) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	var code exitError
-	var misused usageError
+	var misused usage.Error
 	switch {
 	case err == nil:
 		return 0
@@ -132,28 +127,20 @@ func rootCommand() *cobra.Command {
 	f.Duration("timeout", 5*time.Second, "how long to wait for an answer of the directory and of tasks")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if d, _ := cmd.Flags().GetDuration("timeout"); d <= 0 {
-			return usagef("--timeout %v is not more than zero", d)
+			return usage.Errorf("--timeout %v is not more than zero", d)
 		}
 		for flag, env := range map[string]string{"socket": "ROCL_SOCKET", "vm": tpvm.EnvVM} {
 			if v, _ := cmd.Flags().GetString(flag); v != "" { // also for the programs that are started
 				if err := os.Setenv(env, v); err != nil {
-					return usagef("--%s: %w", flag, err)
+					return usage.Errorf("--%s: %w", flag, err)
 				}
 			}
 		}
 		return nil
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{usage.FlagError(err)} })
+	root.SetFlagErrorFunc(usage.FlagError)
 	root.AddCommand(runCommand(), psCommand(), killCommand(), sigCommand(), hostsCommand(), consoleCommand(), podCommand(), addCommand(), deleteCommand())
 	return root
-}
-
-// nothing fails if a command that takes no arguments has some.
-func nothing(cmd *cobra.Command, args []string) error {
-	if err := usage.Nothing(cmd, args); err != nil {
-		return usageError{err}
-	}
-	return nil
 }
 
 // atLeast returns a check that a command has at least n arguments. what describes them for the
@@ -161,7 +148,7 @@ func nothing(cmd *cobra.Command, args []string) error {
 func atLeast(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < n {
-			return usagef("%s needs %s: %s", cmd.Name(), what, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+			return usage.Errorf("%s needs %s: %s", cmd.Name(), what, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		}
 		return nil
 	}

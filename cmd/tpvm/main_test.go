@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,10 +69,7 @@ type shell struct {
 }
 
 func newShell(t *testing.T) *shell {
-	dir, err := os.MkdirTemp("", "tp-") // short: the kernel allows 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp("", "tp-")) // short: the kernel allows 107 bytes
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	race := os.Getenv("GORACE") + " atexit_sleep_ms=0" // a process of a race build sleeps a second at its end otherwise
 	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
@@ -122,10 +118,7 @@ func (s *shell) start(args ...string) (p *subprocess.Process, lines *bufio.Scann
 // launch starts a command.
 func launch(t *testing.T, cmd *exec.Cmd) *subprocess.Process {
 	t.Helper()
-	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(subprocess.Start(cmd))
 	t.Cleanup(p.Kill)
 	return p
 }
@@ -195,10 +188,10 @@ func TestRunErrors(t *testing.T) {
 		{"run", "run needs a program", exitUsage},
 		{"run -n 0 true", "-n 0 is not more than zero", exitUsage},
 		{"run --where x true", `--where "x" is not name=value`, exitUsage},
-		{"run --host elsewhere true", `tpvm: run "true": there is no host "elsewhere"; 'tpvm hosts' lists them` + "\n", exitFailed},
+		{"run --host elsewhere true", `tpvm: start "true": there is no host "elsewhere"; 'tpvm hosts' lists them` + "\n", exitFailed},
 		{"run --arch none true", "'tpvm hosts' lists the hosts", exitFailed},
 		{"run --where zone=a true", "no host satisfies", exitFailed},
-		{"run no-such-program", `tpvm: run "no-such-program": 1 of 1 not started`, exitFailed},
+		{"run no-such-program", `tpvm: spawn "no-such-program": 1 of 1 not started`, exitFailed},
 		{"run no-such-program", `the name is neither exported nor a program: "no-such-program" on `, exitFailed},
 		{"run no-such-program", "Give the program's path", exitFailed},
 		{"kill 1-2", "no directory serves this node", exitNoDirectory},
@@ -219,8 +212,7 @@ func TestRunErrors(t *testing.T) {
 	}
 }
 
-// For a host that exists and starts no programs, run says how to change that. In the error of the
-// library, run replaces the word start by run.
+// For a host that exists and starts no programs, run says how to change that.
 func TestRunOnIdleHost(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 2)
@@ -228,33 +220,9 @@ func TestRunOnIdleHost(t *testing.T) {
 	defer task.Exit(ctx)
 	node := fmt.Sprintf("%012x", uint64(c.Open(1).ID().Node()))
 	_, err := task.Start(ctx, "true", 1, tpvm.OnHost(node))
-	got := runError{explain(ctx, task, "run", "true", node, err)}.Error()
-	if !strings.HasPrefix(got, `run "true" on host "`+node+`": nothing starts programs there. Run 'tpvm add `) {
+	got := explain(ctx, task, "true", node, err).Error()
+	if !strings.HasPrefix(got, `start "true" on host "`+node+`": nothing starts programs there. Run 'tpvm add `) {
 		t.Error(got)
-	}
-	if got := (runError{err}).Error(); !strings.HasPrefix(got, `run "true": `) {
-		t.Error(got)
-	}
-}
-
-// Programs end when tpvm is interrupted, and when it is killed.
-func TestRunInterrupted(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
-		s := newShell(t)
-		p, lines := s.start("run", "-n", "2", "sh", "-c", "echo runs; exec sleep 1000")
-		for range 2 {
-			if l := next(t, lines); !strings.HasSuffix(l, "] runs") {
-				t.Fatal(l)
-			}
-		}
-		if err := p.Cmd.Process.Signal(sig); err != nil {
-			t.Fatal(err)
-		}
-		said := remainingLines(lines)
-		_ = p.Wait()
-		if code := p.Cmd.ProcessState.ExitCode(); sig == syscall.SIGINT && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
-			t.Errorf("exit code %d: %q", code, said)
-		}
 	}
 }
 
@@ -269,10 +237,7 @@ func TestRunLeavesProcess(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hold, err := os.OpenFile(path, os.O_RDWR, 0) // the process that is left behind reads until the end
-	if err != nil {
-		t.Fatal(err)
-	}
+	hold := must(os.OpenFile(path, os.O_RDWR, 0)) // the process that is left behind reads until the end
 	defer hold.Close()
 	out, errOut, code := s.run("", "run", "sh", "-c", "cat "+path+" & i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")
 	if code != 0 || strings.Count(out, "\n") != 1000 || !strings.HasSuffix(out, "line 999\n") {
@@ -477,18 +442,5 @@ func TestParseSpawn(t *testing.T) {
 	}
 	if _, err := split("a 'b"); err == nil {
 		t.Error("a quote that does not end")
-	}
-}
-
-// On a terminal, the number of running programs is drawn again below each line of output.
-func TestProgress(t *testing.T) {
-	var b bytes.Buffer
-	p := newProgress(&b, &b, 3, "x")
-	p.terminal = true
-	p.show(3)
-	fmt.Fprint(p.out, "[x.0] hi\n")
-	p.close()
-	if got, want := b.String(), "x: 3 of 3 run\r\x1b[K[x.0] hi\nx: 3 of 3 run\r\x1b[K"; got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }

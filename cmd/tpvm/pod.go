@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/programs"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -25,7 +26,7 @@ func podCommand() *cobra.Command {
 			"The node is that of the host's dirserver. Where none runs, the pod serves it, as a member of a cluster if\n" +
 			"ROCL_BIND, ROCL_JOIN, ROCL_CLUSTER and ROCL_KEY_FILE say so.",
 		Example: "  tpvm pod\n  ROCL_BIND=0.0.0.0:7946 ROCL_JOIN=10.0.0.7:7946 ROCL_KEY_FILE=cluster.key tpvm pod",
-		Args:    nothing,
+		Args:    usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			defer programs.ReapOrphans()()
 			return tpvm.RunPod(cmd.Context(), tpvm.WithRocl(rocl.WithLinger(time.Second)), tpvm.WithReady(func(id tpvm.TID) {

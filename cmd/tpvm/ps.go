@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,31 +39,22 @@ type entry struct {
 // error, such as that a node could not be asked, it returns those that it has found.
 func list(ctx context.Context, t *tpvm.Task) ([]entry, error) {
 	var all []entry
-	add := func(i tpvm.TaskInfo, kind string) {
-		e := entry{ID: i.ID, Kind: kind, Name: i.Name, Host: i.Host, Node: i.Node, PID: i.PID}
-		if !i.Parent.IsZero() {
-			e.Parent = &i.Parent
-		}
-		all = append(all, e)
-	}
 	var failed error
-	for i, err := range t.Programs(ctx) {
-		if err != nil {
-			failed = err
-			break
+	for kind, list := range map[string]iter.Seq2[tpvm.TaskInfo, error]{"program": t.Programs(ctx), "task": t.Tasks(ctx)} {
+		for i, err := range list {
+			if err != nil {
+				failed = err
+				continue // further ones may come
+			}
+			e := entry{ID: i.ID, Kind: kind, Name: i.Name, Host: i.Host, Node: i.Node, PID: i.PID}
+			if i.IsThread {
+				e.Kind = "thread"
+			}
+			if !i.Parent.IsZero() {
+				e.Parent = &i.Parent
+			}
+			all = append(all, e)
 		}
-		add(i, "program")
-	}
-	for i, err := range t.Tasks(ctx) {
-		if err != nil {
-			failed = err
-			continue // the threads come behind the tasks
-		}
-		kind := "task"
-		if i.IsThread {
-			kind = "thread"
-		}
-		add(i, kind)
 	}
 	slices.SortFunc(all, byHost)
 	return all, failed
@@ -154,7 +146,7 @@ func psCommand() *cobra.Command {
 		Long: "Print the tasks of the virtual machine, each below the one that spawned it, by hosts. More than three threads of the\n" +
 			"same name on a host are one line, unless --threads is given. A program in brackets has not enrolled: it has not started\n" +
 			"yet, or is no task. The exit code is 0 also where nothing runs.",
-		Args: nothing,
+		Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []entry
 			err := observe(cmd, 0, func(ctx context.Context, t *tpvm.Task) (err error) {

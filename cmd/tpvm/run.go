@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,7 +64,7 @@ func runCommand() *cobra.Command {
 // options returns the options of a spawn.
 func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	if f.n < 1 {
-		return nil, usagef("-n %d is not more than zero", f.n)
+		return nil, usage.Errorf("-n %d is not more than zero", f.n)
 	}
 	opts := []tpvm.SpawnOption{tpvm.NoParent(), tpvm.OnHost(f.host), tpvm.OnArch(f.arch), tpvm.Env(f.env...), tpvm.Dir(f.dir)}
 	if len(f.where) > 0 {
@@ -73,7 +72,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 		for _, w := range f.where {
 			k, v, ok := strings.Cut(w, "=")
 			if !ok {
-				return nil, usagef("--where %s is not name=value", usage.Quote(w))
+				return nil, usage.Errorf("--where %s is not name=value", usage.Quote(w))
 			}
 			m[k] = v
 		}
@@ -81,7 +80,7 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	}
 	for _, e := range f.env {
 		if !strings.Contains(e, "=") {
-			return nil, usagef("--env %s is not name=value", usage.Quote(e))
+			return nil, usage.Errorf("--env %s is not name=value", usage.Quote(e))
 		}
 	}
 	if f.endWithParent {
@@ -90,25 +89,9 @@ func (f *runFlags) options() ([]tpvm.SpawnOption, error) {
 	return opts, nil
 }
 
-// runError is an error of starting programs. Its text says run, as the command does, in place of
-// start or spawn.
-type runError struct{ error }
-
-func (e runError) Unwrap() error { return e.error }
-
-func (e runError) Error() string {
-	text := strings.TrimPrefix(e.error.Error(), "tpvm: ")
-	for _, verb := range []string{"start ", "spawn "} {
-		if object, ok := strings.CutPrefix(text, verb); ok {
-			return "run " + object
-		}
-	}
-	return text
-}
-
 // explain returns an error in place of ErrNoHost that says why nothing is started on the host that
 // a user has named. It returns any other error as it is, and one of a look-up that is not certain.
-func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err error) error {
+func explain(ctx context.Context, t *tpvm.Task, program, host string, err error) error {
 	if !errors.Is(err, tpvm.ErrNoHost) || errors.Is(err, rocl.ErrPartial) || host == "" || host == "." {
 		return err
 	}
@@ -118,23 +101,21 @@ func explain(ctx context.Context, t *tpvm.Task, verb, program, host string, err 
 	}
 	switch i := findHost(hs, host); {
 	case i < 0:
-		return fmt.Errorf("%s %s: there is no host %s; 'tpvm hosts' lists them", verb, usage.Quote(program), usage.Quote(host))
+		return fmt.Errorf("start %s: there is no host %s; 'tpvm hosts' lists them", usage.Quote(program), usage.Quote(host))
 	case hs[i].Launcher == "":
-		return fmt.Errorf("%s %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
-			verb, usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
+		return fmt.Errorf("start %s on host %s: nothing starts programs there. Run 'tpvm add %s', or 'tpvm pod' on it",
+			usage.Quote(program), usage.Quote(host), display.Quote(hs[i].Name))
 	}
 	return err
 }
 
 // run runs a program n times, and returns its exit code as an error.
 func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption) (err error) {
-	ctx := cmd.Context()
+	ctx, errOut := cmd.Context(), cmd.ErrOrStderr()
 	t, err := enrol(cmd, tpvm.WithName("tpvm run"), tpvm.WithoutLaunch())
 	if err != nil {
 		return err
 	}
-	p := newProgress(cmd.OutOrStdout(), cmd.ErrOrStderr(), f.n, filepath.Base(name))
-	defer p.close()
 	defer func() { // Exit waits for the output
 		exitCtx := ctx
 		if ctx.Err() != nil {
@@ -146,19 +127,19 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 			err = exitErr
 		}
 	}()
-	if err := t.CatchSplit(p.out, p.err); err != nil {
+	if err := t.CatchSplit(cmd.OutOrStdout(), errOut); err != nil {
 		return err
 	}
 	ps, err := t.Start(ctx, name, f.n, opts...)
 	if err != nil {
-		end(ctx, ps, p)
-		return runError{explain(ctx, t, "run", name, f.host, err)}
+		end(ctx, ps, errOut)
+		return explain(ctx, t, name, f.host, err)
 	}
-	code := wait(ctx, ps, p)
+	code := wait(ctx, ps, errOut)
 	if ctx.Err() != nil {
 		if f.endWithParent {
-			p.printf("interrupted: ending what runs")
-			end(ctx, ps, p)
+			report(errOut, "interrupted: ending what runs")
+			end(ctx, ps, errOut)
 		}
 		return exitError(exitInterrupted)
 	}
@@ -170,7 +151,7 @@ func (f *runFlags) run(cmd *cobra.Command, name string, opts []tpvm.SpawnOption)
 
 // wait waits until all programs have ended, or until ctx has. It returns the exit code of the first
 // that failed.
-func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
+func wait(ctx context.Context, ps []*tpvm.Program, errOut io.Writer) (code int) {
 	type end struct {
 		p   *tpvm.Program
 		s   tpvm.Status
@@ -183,8 +164,7 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 			ends <- end{q, s, err}
 		}()
 	}
-	p.show(len(ps))
-	for left := len(ps) - 1; left >= 0; left-- {
+	for range ps {
 		e := <-ends
 		if ctx.Err() != nil {
 			continue
@@ -193,31 +173,30 @@ func wait(ctx context.Context, ps []*tpvm.Program, p *progress) (code int) {
 		switch {
 		case e.err != nil:
 			was = exitFailed
-			p.printf("%s", text(e.err))
+			report(errOut, "%s", text(e.err))
 		case was != 0:
-			p.printf("%v: %v", e.p, e.s)
+			report(errOut, "%v: %v", e.p, e.s)
 		}
 		if code == 0 {
 			code = was
 		}
-		p.show(left)
 	}
 	return code
 }
 
 // end ends programs: by SIGTERM, and by SIGKILL after grace.
-func end(ctx context.Context, ps []*tpvm.Program, p *progress) {
+func end(ctx context.Context, ps []*tpvm.Program, errOut io.Writer) {
 	ctx = context.WithoutCancel(ctx)
 	var all sync.WaitGroup
 	for _, q := range ps {
 		all.Go(func() {
 			err := endBy(ctx, q, syscall.SIGTERM)
 			if errors.Is(err, context.DeadlineExceeded) {
-				p.printf("%v: does not end by SIGTERM, and is killed", q)
+				report(errOut, "%v: does not end by SIGTERM, and is killed", q)
 				err = endBy(ctx, q, syscall.SIGKILL)
 			}
 			if err != nil {
-				p.printf("%s", text(err))
+				report(errOut, "%s", text(err))
 			}
 		})
 	}
@@ -237,67 +216,5 @@ func endBy(ctx context.Context, q *tpvm.Program, s syscall.Signal) error {
 	return err
 }
 
-// progress prints the number of running programs, on a terminal, below the output of the programs.
-type progress struct {
-	mu       sync.Mutex
-	w        io.Writer // where the progress is printed
-	terminal bool
-	name     string
-	n        int
-	line     string
-	out, err io.Writer // writers for the output of the programs
-}
-
-func newProgress(out, err io.Writer, n int, name string) *progress {
-	p := &progress{w: err, terminal: isTerminal(err), name: name, n: n}
-	p.out, p.err = above{p, out}, above{p, err}
-	return p
-}
-
-// above writes output above the line of the progress.
-type above struct {
-	p *progress
-	w io.Writer
-}
-
-func (a above) Write(b []byte) (int, error) {
-	a.p.mu.Lock()
-	defer a.p.mu.Unlock()
-	a.p.clear()
-	n, err := a.w.Write(b)
-	a.p.draw()
-	return n, err
-}
-
-func (p *progress) clear() {
-	if p.terminal && p.line != "" {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
-}
-
-func (p *progress) draw() {
-	if p.terminal && p.line != "" {
-		fmt.Fprint(p.w, p.line)
-	}
-}
-
-// show prints how many programs run.
-func (p *progress) show(left int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clear()
-	p.line = fmt.Sprintf("%s: %d of %d run", p.name, left, p.n)
-	p.draw()
-}
-
-// printf prints a line of tpvm itself.
-func (p *progress) printf(format string, args ...any) {
-	fmt.Fprintf(p.err, "tpvm: "+format+"\n", args...)
-}
-
-func (p *progress) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clear()
-	p.line = ""
-}
+// report prints a line of tpvm itself.
+func report(w io.Writer, format string, args ...any) { fmt.Fprintf(w, "tpvm: "+format+"\n", args...) }

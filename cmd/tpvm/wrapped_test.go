@@ -11,13 +11,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
@@ -88,10 +85,11 @@ func killScript(s *shell) {
 }
 
 // A script that runs a program ends together with it, when tpvm is interrupted or killed and when
-// the script is ended by tpvm kill.
+// the script is ended by tpvm kill. When tpvm is interrupted, it says so.
 func TestRunWrapped(t *testing.T) {
 	for how, end := range map[string]func(*shell, *subprocess.Process){
 		"interrupted": func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGINT) },
+		"ctrl-C":      func(_ *shell, p *subprocess.Process) { _ = syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT) }, // as a terminal does
 		"terminated":  func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGTERM) },
 		"quit":        func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGQUIT) },
 		"hung up":     func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGHUP) },
@@ -107,92 +105,39 @@ func TestRunWrapped(t *testing.T) {
 			}
 			end(s, p)
 			ended()
-			remainingLines(lines)
+			said := remainingLines(lines)
 			_ = p.Wait()
-		})
-	}
-}
-
-// terminal returns both ends of a new terminal.
-func terminal(t *testing.T) (user, program *os.File) {
-	t.Helper()
-	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { user.Close() })
-	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Skip(err)
-	}
-	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Skip(err)
-	}
-	if program, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { program.Close() })
-	return user, program
-}
-
-// A script that runs a program ends together with it, when the user of a terminal types ctrl-C or
-// ctrl-\ there, and when the terminal is closed.
-func TestRunOnTerminal(t *testing.T) {
-	for how, end := range map[string]func(*os.File) error{
-		"ctrl-C":  func(user *os.File) error { _, err := user.Write([]byte{3}); return err },
-		"ctrl-\\": func(user *os.File) error { _, err := user.Write([]byte{28}); return err },
-		"closed":  (*os.File).Close,
-	} {
-		t.Run(how, func(t *testing.T) {
-			s, w := newShell(t), newWrapped(t)
-			user, program := terminal(t)
-			cmd := exec.Command("/proc/self/exe", w.run()...)
-			cmd.Env = s.env
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			defer cmd.Process.Kill()
-			program.Close()
-			ended := w.begun()
-			limit := time.AfterFunc(long, func() { _ = cmd.Process.Kill() })
-			defer limit.Stop()
-			for lines := bufio.NewScanner(user); !strings.HasSuffix(next(t, lines), "] runs"); {
-			}
-			if err := end(user); err != nil {
-				t.Fatal(err)
-			}
-			if how != "closed" {
-				go io.Copy(io.Discard, user) // what tpvm prints does not make it wait
-			}
-			ended()
-			_ = cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); how == "ctrl-C" && code != exitInterrupted {
-				t.Errorf("exit code %d", code)
+			if code := p.Cmd.ProcessState.ExitCode(); (how == "interrupted" || how == "ctrl-C") && (code != exitInterrupted || !slices.Contains(said, "tpvm: interrupted: ending what runs")) {
+				t.Errorf("exit code %d: %q", code, said)
 			}
 		})
 	}
 }
 
-// hosts returns shells of two nodes of a cluster. A pod serves the first one.
-func hosts(t *testing.T) (one, two *shell) {
+// cluster returns shells of some nodes of a cluster.
+func cluster(t *testing.T, nodes int) (all []*shell) {
 	t.Helper()
 	nice.Raise(t)
 	s := newShell(t)
-	dir := t.TempDir()
+	dir := filepath.Dir(s.socket())
 	key := filepath.Join(dir, "key")
 	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	first := must(freeaddr.Loopback())
-	for i, bind := range []string{first, must(freeaddr.Loopback())} {
-		env := append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key, "ROCL_CLUSTER=test",
-			fmt.Sprintf("ROCL_SOCKET=%s/%d", filepath.Dir(s.socket()), i))
-		one, two = two, &shell{t: t, env: env}
+	for bind := first; len(all) < nodes; bind = must(freeaddr.Loopback()) {
+		all = append(all, &shell{t: t, env: append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key,
+			"ROCL_CLUSTER=test", fmt.Sprintf("ROCL_SOCKET=%s/%d", dir, len(all)))})
 	}
-	one.pod()
-	return one, two
+	return all
+}
+
+// hosts returns shells of two nodes of a cluster. A pod serves the first one.
+func hosts(t *testing.T) (one, two *shell) {
+	t.Helper()
+	all := cluster(t, 2)
+	all[0].pod()
+	return all[0], all[1]
 }
 
 // socket returns the path of the directory's socket.

@@ -4,7 +4,6 @@ package protobuf_test
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"testing"
 
@@ -16,15 +15,13 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/codec/protobuf"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
 func TestCodec(t *testing.T) {
 	c := protobuf.Codec[structpb.Struct]()
-	in, err := structpb.NewStruct(map[string]any{"a": 1.5, "b": []any{"x", nil}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := try.Get(structpb.NewStruct(map[string]any{"a": 1.5, "b": []any{"x", nil}}))(t)
 	head := []byte("head")
 	p, err := c.Append(head, in)
 	if err != nil || string(p[:4]) != "head" {
@@ -40,13 +37,9 @@ func TestCodec(t *testing.T) {
 	if !proto.Equal(in, out) {
 		t.Errorf("the value refers to the payload: %v", out)
 	}
-	if _, err := c.Decode(p[4:]); !errors.Is(err, codec.ErrValue) {
-		t.Error(err)
-	}
+	try.Fails(c.Decode(p[4:]))(t, codec.ErrValue)
 	s := protobuf.Codec[wrapperspb.StringValue]()
-	if _, err := s.Append(nil, wrapperspb.String("\xff")); !errors.Is(err, codec.ErrValue) {
-		t.Errorf("a string that is no UTF-8: %v", err)
-	}
+	try.Fails(s.Append(nil, wrapperspb.String("\xff")))(t, codec.ErrValue) // a string that is no UTF-8
 	if v, err := s.Decode(nil); err != nil || v.GetValue() != "" {
 		t.Errorf("nothing: %v, %v", v, err)
 	}
@@ -55,34 +48,19 @@ func TestCodec(t *testing.T) {
 // Of two versions of a message, the receiver skips the fields that it lacks, also in a call. An
 // Int64Value is a Timestamp without its second field.
 func TestTwoVersions(t *testing.T) {
-	at, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := try.Get(rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
 	defer at.Close()
-	s, err := rpc.NewServer(t.Context(), at, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(t.Context(), at, nil))(t)
 	defer s.Close(t.Context())
-	c, err := rpc.NewClient(t.Context(), at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rpc.NewClient(t.Context(), at))(t)
 	defer c.Close()
 	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()
-	if err := errors.Join(
+	try.OK(t,
 		rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
 		rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
 			return v.Seconds + int64(v.Nanos), nil
 		}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
-	); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := rpc.Call[*timestamppb.Timestamp, int64](t.Context(), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)); err != nil || got != 5 {
-		t.Error(got, err)
-	}
-	if got, err := rpc.Call[*wrapperspb.Int64Value, int64](t.Context(), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)); err != nil || got != 5 {
-		t.Error(got, err)
-	}
+	)
+	try.Gives(rpc.Call[*timestamppb.Timestamp, int64](t.Context(), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)))(t, 5)
+	try.Gives(rpc.Call[*wrapperspb.Int64Value, int64](t.Context(), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)))(t, 5)
 }

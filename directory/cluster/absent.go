@@ -15,16 +15,8 @@ import (
 // When two members exchange all that they know (memberlist's push/pull), two kinds of members are
 // missing. memberlist does not know which members are away for a moment, and a newcomer does not
 // take up suspected members. A newcomer that does not know such a member would deny what that
-// member has. So each side of an exchange adds an account:
-//
-//	version u8 | flags u8 | absent members
-//
-// and for each absent member:
-//
-//	node u64 | epoch u64 | left u32 | kind u8 | port u16 | address, 16 bytes
-//
-// All numbers are little-endian. left is for how many milliseconds the sender still waits for the
-// member.
+// member has. So each side of an exchange adds an account (gossip.go draws it). left is for how
+// many milliseconds the sender still waits for the member.
 const (
 	accountVersion = 1
 	accountLen     = 2

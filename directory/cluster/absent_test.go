@@ -20,9 +20,7 @@ func handedOver(t *testing.T, m *Cluster, others ...*Cluster) *Cluster {
 	t.Helper()
 	for try := 0; ; try++ {
 		together(t, append([]*Cluster{m}, others...)...)
-		if err := m.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, m.HandOver())
 		heard := true
 		for _, o := range others {
 			heard = away(t, o, m) && heard
@@ -63,30 +61,12 @@ func testJoinWhileAway(t *testing.T) {
 	denies(t, d, resource.Match{"at": "b"})
 }
 
-// A member is back, and has no address to join. The members that wait for it find it, so it does
-// not deny what they have.
-func TestAwayIsLookedFor(t *testing.T) { inMemory(t, testAwayIsLookedFor) }
-
-func testAwayIsLookedFor(t *testing.T) {
-	a := member(t, 1, nil)
-	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
-	y := put(t, b, 1, resource.Attrs{"y": ""})
-	a = handedOver(t, a, b, c)
-	a = anew(t, a, func(c *Config) { c.Follows = true })
-	if r, err := a.Find(t.Context(), pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
-		t.Errorf("the member that is back finds %+v: %v", r, err)
-	}
-	together(t, a, b, c)
-}
-
 // A member that starts while another one is suspected to be dead waits, as the other members do,
 // until the suspicion is settled.
 func TestJoinWhileSuspected(t *testing.T) { inMemory(t, testJoinWhileSuspected) }
 
 func testJoinWhileSuspected(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, b := two(t)
 	kill(b)
 	tried := 0
 	for n := resource.NodeID(3); ; n++ {
@@ -114,15 +94,11 @@ func testJoinWhileSuspected(t *testing.T) {
 func TestAwayIsPassedOn(t *testing.T) { inMemory(t, testAwayIsPassedOn) }
 
 func testAwayIsPassedOn(t *testing.T) {
-	a := member(t, 1, nil)
-	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
-	together(t, a, b, c)
+	a, b, c := three(t)
 	b.members.mu.Lock()
 	b.members.nodes[3].isAlive = false // b tells only a that it goes
 	b.members.mu.Unlock()
-	if err := b.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.HandOver())
 	if away(t, a, b) && !away(t, c, b) {
 		t.Error("the newcomer takes an absent member for dead")
 	}
@@ -160,9 +136,7 @@ func testLeavingIsRepeated(t *testing.T) {
 func TestAccounts(t *testing.T) { inMemory(t, testAccounts) }
 
 func testAccounts(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, _ := two(t)
 	at := netip.MustParseAddrPort("127.0.0.1:1")
 	of := func(list ...absent) []byte {
 		account := []byte{accountVersion, accountFresh}

@@ -5,7 +5,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -28,20 +27,14 @@ import (
 func TestAddressNotThere(t *testing.T) {
 	ctx := eventually.Context(t)
 	var log lines
-	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, slog.New(slog.NewTextHandler(&log, nil)))
+	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, log.logger())
 	var attempts atomic.Int32
 	ms.open = func(cfg Config) (*Cluster, error) {
 		attempts.Add(1)
 		return Open(cfg)
 	}
-	d, err := directory.JoinNode(ctx, sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if _, err := d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"})); err != nil {
-		t.Fatal(err)
-	}
+	d := served(t, sock(t), ms)
+	check(t, second(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"}))))
 	if _, err := d.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil {
 		t.Error(err)
 	}
@@ -60,7 +53,7 @@ func TestAddressLost(t *testing.T) {
 	ctx := eventually.Context(t)
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
 	var log lines
-	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, slog.New(slog.NewTextHandler(&log, nil)))
+	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, log.logger())
 	ms.lookAgain = time.Millisecond
 	var isLost, isAway, hasBeen atomic.Bool
 	ms.isLost = func(c *Cluster) error {
@@ -78,11 +71,7 @@ func TestAddressLost(t *testing.T) {
 		}
 		return Open(cfg)
 	}
-	d, err := directory.JoinNode(ctx, sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	d := served(t, sock(t), ms)
 	x := put(t, a, 1, resource.Attrs{"type": "x"})
 	found := func() bool {
 		r, err := d.Find(ctx, pattern(resource.Match{"type": "x"}))
@@ -106,29 +95,6 @@ func TestAddressLost(t *testing.T) {
 	}
 }
 
-// A question that is under way when the member loses its address ends with the reason, and not as
-// if the directory were closed.
-func TestAbandoned(t *testing.T) { inMemory(t, testAbandoned) }
-
-func testAbandoned(t *testing.T) {
-	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
-	b := member(t, 2, func(c *Config) { c.Sure = func() bool { return false } }, a)
-	together(t, a, b)
-	done := make(chan error, 1)
-	go func() { done <- second(a.Find(t.Context(), pattern(resource.Match{"type": "x"}))) }()
-	eventually.True(t, "the question is under way", func() bool { return a.count.sent.Load() > 0 })
-	why := fmt.Errorf("%w: gone", directory.ErrPartial)
-	if err := a.abandon(why); err != nil {
-		t.Error(err)
-	}
-	if err := <-done; !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "gone") {
-		t.Error(err)
-	}
-	if err := second(a.Find(t.Context(), pattern(nil))); !errors.Is(err, why) {
-		t.Error(err)
-	}
-}
-
 // A member that tells the address of this one by gossip, or one at which it is not, lives
 // elsewhere: it has answered a hello there. What it has is not denied for certain, and it is
 // warned of.
@@ -137,7 +103,7 @@ func testAbandoned(t *testing.T) {
 // a name, is warned of. See also TestNameOfLoopback.
 func TestOwnAddressTold(t *testing.T) {
 	var log lines
-	a := member(t, 1, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	a := member(t, 1, func(c *Config) { c.Logger = log.logger() })
 	tell := func(id resource.NodeID, at string, alive bool) {
 		ap := netip.MustParseAddrPort(at)
 		a.members.seen(&memberlist.Node{Name: name(id), Addr: ap.Addr().AsSlice(), Port: ap.Port(), Meta: a.gossip.meta()}, alive)
@@ -226,14 +192,12 @@ func testTwinAddress(t *testing.T) {
 	var log lines
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) {
-		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Logger = log.logger()
 		c.gossip = func(m *memberlist.Config) {
 			m.Transport = telling{m.Transport.(memberlist.NodeAwareTransport), a.mux.Addr()}
 		}
 	})
-	if err := a.joiner.join(b.Addr(), false); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.joiner.join(b.Addr(), false))
 	put(t, b, 1, resource.Attrs{"type": "there"})
 	eventually.True(t, "it is dead", func() bool { return a.Stats().Dead > 0 })
 	if err := second(a.Find(t.Context(), pattern(resource.Match{"type": "there"}))); !errors.Is(err, directory.ErrPartial) {
@@ -253,12 +217,8 @@ func (t telling) FinalAdvertiseAddr(string, int) (net.IP, int, error) { return t
 func TestNameOfLoopback(t *testing.T) {
 	for bind, want := range map[string]int{"localhost:0": 0, "lo:0": 1, "127.0.0.1:0": 0} {
 		var log lines
-		ms := NewMembership("test", Member{Bind: bind}, slog.New(slog.NewTextHandler(&log, nil)))
-		d, err := directory.JoinNode(eventually.Context(t), sock(t), slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.Close()
+		ms := NewMembership("test", Member{Bind: bind}, log.logger())
+		served(t, sock(t), ms)
 		if n := log.count("leads to the loopback interface"); n != want {
 			t.Errorf("%s: warned %d times", bind, n)
 		}

@@ -27,29 +27,21 @@ import (
 func TestSeedRestarted(t *testing.T) {
 	for how, end := range map[string]func(*Cluster) error{
 		"replaced": (*Cluster).HandOver,
-		"killed":   func(c *Cluster) error { return c.stop(false) },
+		"killed":   func(c *Cluster) error { kill(c); return nil },
 	} {
 		t.Run(how, func(t *testing.T) {
-			keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
-			a := member(t, 1, keyed)
-			b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
-			together(t, a, b, c)
-			y := put(t, b, 1, resource.Attrs{"y": ""})
-			ctx := eventually.Context(t)
-			if err := end(a); err != nil {
-				t.Fatal(err)
-			}
-			a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
-			if r, err := a.Find(ctx, pattern(resource.Match{"y": ""})); err != nil || r.ID != y {
-				t.Errorf("the seed finds %+v: %v", r, err)
-			}
-			x := put(t, a, 1, resource.Attrs{"x": ""})
-			for _, m := range []*Cluster{b, c} {
-				if r, err := m.Find(ctx, pattern(resource.Match{"x": ""})); err != nil || r.ID != x {
-					t.Errorf("another finds %+v: %v", r, err)
-				}
-			}
-			together(t, a, b, c)
+			inMemory(t, func(t *testing.T) {
+				keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
+				a, b, c := three(t, keyed, keyed, keyed)
+				y := put(t, b, 1, resource.Attrs{"y": ""})
+				check(t, end(a))
+				a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
+				finds(t, a, resource.Match{"y": ""}, y)
+				x := put(t, a, 1, resource.Attrs{"x": ""})
+				finds(t, b, resource.Match{"x": ""}, x)
+				finds(t, c, resource.Match{"x": ""}, x)
+				together(t, a, b, c)
+			})
 		})
 	}
 }
@@ -62,9 +54,7 @@ func TestSeedRestarted(t *testing.T) {
 func TestUnknownQuestion(t *testing.T) { inMemory(t, testUnknownQuestion) }
 
 func testUnknownQuestion(t *testing.T) {
-	a := member(t, 1, func(c *Config) { c.Hop = 5 * time.Millisecond })
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, _ := two(t, func(c *Config) { c.Hop = 5 * time.Millisecond })
 	for _, q := range [][]byte{question(kindRoll+1, resource.GID{}, pattern(nil)), {kindFind}, append(make([]byte, 17), "no list"...)} {
 		r, err := a.searches.run(t.Context(), among(nil, 0, q, nil))
 		if err != nil || r.Definite() {
@@ -76,8 +66,6 @@ func testUnknownQuestion(t *testing.T) {
 	}
 }
 
-func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
-
 // Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
 // one of the two, because each member believes in only one of them.
 //
@@ -88,11 +76,9 @@ func TestSameNumber(t *testing.T) { inMemory(t, testSameNumber) }
 func testSameNumber(t *testing.T) {
 	var seen, own lines
 	logTo := func(l *lines) func(*Config) {
-		return func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(l, nil)) }
+		return func(c *Config) { c.Logger = l.logger() }
 	}
-	a := member(t, 1, logTo(&seen))
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, _ := two(t, logTo(&seen))
 	put(t, member(t, 2, logTo(&own), a), 1, resource.Attrs{"at": "twin"})
 	const said = "two nodes have one number"
 	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
@@ -117,11 +103,11 @@ func testSameNumber(t *testing.T) {
 
 // A member that changes to a version that is not understood is not asked any more, and delays no
 // question. It lives, so that what it has is not denied for certain.
-func TestLaterVersion(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
-	n := &memberlist.Node{Name: name(2), Addr: net.IPv4(127, 0, 0, 1), Port: uint16(b.mux.Addr().Port), Meta: []byte{metaVersion + 1, 0}}
+func TestLaterVersion(t *testing.T) { inMemory(t, testLaterVersion) }
+
+func testLaterVersion(t *testing.T) {
+	a, b := two(t)
+	n := &memberlist.Node{Name: name(2), Addr: b.mux.Addr().IP, Port: uint16(b.mux.Addr().Port), Meta: []byte{metaVersion + 1, 0}}
 	a.members.seen(n, true)
 	if m := a.Members(); len(m) != 1 {
 		t.Errorf("members: %v", m)
@@ -150,11 +136,11 @@ func TestLaterVersion(t *testing.T) {
 }
 
 // The name of a cluster may have any bytes. A name that is too long is refused.
-func TestNames(t *testing.T) {
+func TestNames(t *testing.T) { inMemory(t, testNames) }
+
+func testNames(t *testing.T) {
 	for _, odd := range []string{"", "\x00\xff\n", strings.Repeat("x", maxName)} {
-		a := member(t, 1, func(c *Config) { c.Name = odd })
-		b := member(t, 2, func(c *Config) { c.Name = odd }, a)
-		together(t, a, b)
+		two(t, func(c *Config) { c.Name = odd }, func(c *Config) { c.Name = odd })
 	}
 	if _, err := Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}); !errors.Is(err, ErrConfig) {
 		t.Error(err)
@@ -165,7 +151,7 @@ func TestNames(t *testing.T) {
 // does gives it an account. Until then its own account says so.
 //
 // Promise (Cuts and restarts): A member that comes while others are away or suspected denies
-// nothing of what they have. See also TestAwayIsLookedFor, TestJoinWhileAway.
+// nothing of what they have. See also TestJoinWhileAway.
 func TestMetFresh(t *testing.T) { inMemory(t, testMetFresh) }
 
 func testMetFresh(t *testing.T) {
@@ -209,12 +195,13 @@ func testMetFresh(t *testing.T) {
 //
 // Promise (Cluster searches): A member that has reached none of the members to join denies nothing
 // of other nodes for certain. `ErrPartial` names the addresses.
-func TestNobodyReached(t *testing.T) {
+func TestNobodyReached(t *testing.T) { inMemory(t, testNobodyReached) }
+
+func testNobodyReached(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 	what := pattern(resource.Match{"a": "b"})
 	a := member(t, 1, func(c *Config) { c.Join = []string{nobody} })
-	own := freePort(t)
-	alone := member(t, 3, func(c *Config) { c.Bind, c.Join = own, []string{own} })
+	alone := member(t, 3, func(c *Config) { c.Join = []string{"10.0.0.2:7946"} }) // its own address
 	<-a.joiner.joined.Done()
 	for range 2 {
 		if err := second(a.Find(t.Context(), what)); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), nobody) {
@@ -234,6 +221,9 @@ func TestNobodyReached(t *testing.T) {
 	if err := second(alone.Find(t.Context(), what)); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("a member that is alone: %v", err)
 	}
+	if s := searchesOf(alone, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
+		t.Errorf("a search where there is no member to ask: %+v", s)
+	}
 	alone.Close()
 	if (delegate{alone.gossip}).LocalState(true)[1]&accountFresh == 0 {
 		t.Error("a member that has ended says that it knows all members")
@@ -250,18 +240,14 @@ func TestComesWhileAsked(t *testing.T) { inMemory(t, testComesWhileAsked) }
 
 func testComesWhileAsked(t *testing.T) {
 	var sure atomic.Bool
-	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
-	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)
-	together(t, a, b)
+	a, b := two(t, func(c *Config) { c.Patience = time.Minute }, func(c *Config) { c.Sure = sure.Load })
 	asked := make(chan error)
 	go func() { asked <- second(a.Find(t.Context(), pattern(resource.Match{"at": "c"}))) }()
 	eventually.True(t, "the question is put", func() bool { return a.count.sent.Load() > 0 })
 	c := member(t, 3, func(c *Config) {
 		l := pattern(resource.Attrs{"at": "c"})
 		id := resource.MakeGID(3, 1, 1)
-		if _, err := c.DB.Put(id, id.Context(), l); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(c.DB.Put(id, id.Context(), l)))
 	}, a)
 	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
@@ -282,11 +268,7 @@ func TestMetBefore(t *testing.T) {
 	path := sock(t)
 	serve := func(cluster string, join ...string) (*directory.Client, *Membership) {
 		ms := NewMembership(cluster, Member{Bind: freePort(t), Join: join}, slog.New(slog.DiscardHandler))
-		d, err := directory.JoinNode(ctx, path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return d, ms
+		return served(t, path, ms), ms
 	}
 	d, ms := serve("test", a.Addr())
 	eventually.True(t, "a member", func() bool { return ms.Cluster().Stats().Alive == 2 })
@@ -299,8 +281,7 @@ func TestMetBefore(t *testing.T) {
 		}
 		d.Close()
 	}
-	d, ms = serve("other")
-	defer d.Close()
+	_, ms = serve("other")
 	if known := ms.Cluster().members.addresses(); len(known) > 0 {
 		t.Errorf("a member of another cluster looks for %v", known)
 	}
@@ -308,7 +289,9 @@ func TestMetBefore(t *testing.T) {
 
 // The next server of the node learns of members when they are met, and not some time later: the
 // process may be killed a moment after that. It learns of those alive first, if there are too many.
-func TestMetIsKeptAtOnce(t *testing.T) {
+func TestMetIsKeptAtOnce(t *testing.T) { inMemory(t, testMetIsKeptAtOnce) }
+
+func testMetIsKeptAtOnce(t *testing.T) {
 	a, b := member(t, 1000, func(c *Config) {
 		c.Met = map[resource.NodeID]string{}
 		for i := range mostKept {
@@ -331,9 +314,7 @@ func TestMetIsKeptAtOnce(t *testing.T) {
 	if met := <-told; len(met) != mostKept {
 		t.Errorf("at first: %d addresses", len(met))
 	}
-	if _, err := b.gossip.list.Join([]string{a.Addr()}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(b.gossip.list.Join([]string{a.Addr()})))
 	for met := range told {
 		if len(met) != mostKept {
 			t.Errorf("%d addresses", len(met))

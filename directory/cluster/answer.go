@@ -22,10 +22,6 @@ type answers struct {
 	last    []byte        // buffer of packet; searches.mu guards it
 }
 
-func newAnswers(c *core, members *memberTable) *answers {
-	return &answers{core: c, members: members, large: make(chan struct{}, mostLarge)}
-}
-
 // receive handles a datagram msgStop, and reports whether b is one.
 func (a *answers) receive(b []byte) bool {
 	if len(b) != 9 || b[0] != msgStop {

@@ -31,10 +31,6 @@ type asker struct {
 	agreed map[resource.NodeID]agreement // with members that know other members than this one: see learnRolls
 }
 
-func newAsker(c *core, members *memberTable, j *joiner, d *searches, s *streams, x *exchanges) *asker {
-	return &asker{core: c, members: members, joiner: j, searches: d, streams: s, exchanges: x, agreed: map[resource.NodeID]agreement{}}
-}
-
 // find asks all other members for a resource that matches.
 func (a *asker) find(ctx context.Context, pattern *resource.List) (database.Record, error) {
 	w := a.searches.waiters.Get().(*waiter)
@@ -124,13 +120,25 @@ func (a *asker) round(ctx context.Context, w *waiter, q []byte, targets []resour
 	return r, nil
 }
 
+// atOnce calls f for each member, for at most most of them at a time, and waits for all calls.
+func atOnce(members []resource.NodeID, most int, f func(i int, m resource.NodeID)) {
+	var busy sync.WaitGroup
+	slots := make(chan struct{}, most)
+	for i, m := range members {
+		slots <- struct{}{}
+		busy.Go(func() {
+			defer func() { <-slots }()
+			f(i, m)
+		})
+	}
+	busy.Wait()
+}
+
 // pause waits for the time d, or for news, before a question is asked again. It returns the error
 // with which the question ends: partial when the patience is over, which is when patient ends.
 func (a *asker) pause(ctx, patient context.Context, d time.Duration, news <-chan struct{}, partial error) error {
-	again := time.NewTimer(d)
-	defer again.Stop()
 	select {
-	case <-again.C:
+	case <-time.After(d):
 	case <-news:
 	case <-patient.Done():
 		if ctx.Err() == nil {

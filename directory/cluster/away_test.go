@@ -5,6 +5,10 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,14 +43,10 @@ func TestAway(t *testing.T) { inMemory(t, testAway) }
 
 func testAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
-	a := member(t, 1, nil)
-	b, c := member(t, 2, brief, a), member(t, 3, nil, a)
-	together(t, a, b, c)
+	a, b, c := three(t, nil, brief)
 	for try := 0; ; try++ {
 		put(t, c, 1, resource.Attrs{"at": "c"})
-		if err := c.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.HandOver())
 		if away(t, a, c) && away(t, b, c) {
 			break
 		}
@@ -82,40 +82,98 @@ func testAway(t *testing.T) {
 	}
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"at": "c"}, resource.MakeGID(3, 1, 1))
-	if err := c.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.HandOver())
 	eventually.True(t, "it is given up", func() bool { return len(b.Members()) == 2 })
 	denies(t, b, resource.Match{"at": "c"})
 }
 
-// However patient a member is, the caller's context limits the wait.
+// Several members at a time are restarted and come back in any order, while every member asks for
+// what the other ones have. Nothing that there is is denied for certain.
+func TestOverlappingRestarts(t *testing.T) { inMemory(t, testOverlappingRestarts) }
+
+func testOverlappingRestarts(t *testing.T) {
+	const members, rounds = 6, 20
+	var all [members]atomic.Pointer[Cluster]
+	var cs []*Cluster
+	for i := range members {
+		c := member(t, resource.NodeID(i+1), nil, cs[:min(i, 2)]...)
+		put(t, c, 1, resource.Attrs{"at": fmt.Sprint(i)})
+		all[i].Store(c)
+		cs = append(cs, c)
+	}
+	together(t, cs...)
+	var asked atomic.Int32
+	ctx, end := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	for i := range all {
+		busy.Go(func() {
+			for n := 1; ctx.Err() == nil; n++ {
+				at := fmt.Sprint((i + n) % members)
+				if err := second(all[i].Load().Find(ctx, pattern(resource.Match{"at": at}))); errors.Is(err, directory.ErrNotFound) && at != fmt.Sprint(i) {
+					t.Errorf("member %d: what member %s has: %v", i, at, err)
+				}
+				asked.Add(1)
+				time.Sleep(20 * time.Millisecond) // virtual
+			}
+		})
+	}
+	for range rounds {
+		down := rand.Perm(members)[:2+rand.IntN(members-1)]
+		for _, i := range down {
+			check(t, all[i].Load().HandOver())
+		}
+		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
+		for _, i := range down {
+			time.Sleep(rand.N(700 * time.Millisecond)) // virtual: some are seen dead, and none for as long as it is waited for
+			old := all[i].Load()
+			all[i].Store(anew(t, old, func(c *Config) { c.DB, c.Follows, c.Met = old.cfg.DB, true, old.members.addresses() }, cs[:2]...))
+		}
+		time.Sleep(rand.N(time.Second)) // virtual: the next restarts come before, or after, all are one cluster
+	}
+	end()
+	busy.Wait()
+	for i := range all {
+		cs[i] = all[i].Load()
+	}
+	together(t, cs...)
+	for _, c := range cs {
+		denies(t, c, resource.Match{"at": "nowhere"})
+	}
+	if n := asked.Load(); n < 20*rounds {
+		t.Errorf("%d questions", n)
+	}
+}
+
+// However patient a member is, the caller's context limits the wait, and so does the end of the
+// membership. A member that has lost its address ends with the reason, and not as if the directory
+// were closed.
 func TestPatience(t *testing.T) { inMemory(t, testPatience) }
 
 func testPatience(t *testing.T) {
-	for _, poll := range []time.Duration{0, 50 * time.Microsecond} {
-		a := member(t, 1, func(c *Config) { c.Patience, c.Poll = time.Hour, poll })
-		b := member(t, 2, nil, a)
-		together(t, a, b)
-		if err := b.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+	lost := fmt.Errorf("%w: the address is gone", directory.ErrPartial)
+	for _, end := range []struct {
+		poll time.Duration
+		end  func(*Cluster) error
+		want error
+	}{{0, (*Cluster).Close, directory.ErrClosed}, {50 * time.Microsecond, (*Cluster).Close, directory.ErrClosed}, {0, func(c *Cluster) error { return c.abandon(lost) }, lost}} {
+		a, b := two(t, func(c *Config) { c.Patience, c.Poll = time.Hour, end.poll })
+		check(t, b.HandOver())
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		_, err := a.Find(ctx, pattern(resource.Match{"at": "b"}))
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
+		what := pattern(resource.Match{"at": "b"})
+		if err := second(a.Find(ctx, what)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
+		cancel()
 		sent := a.count.sent.Load()
 		done := make(chan error)
-		go func() {
-			_, err := a.Find(t.Context(), pattern(resource.Match{"at": "b"}))
-			done <- err
-		}()
+		go func() { done <- second(a.Find(t.Context(), what)) }()
 		eventually.True(t, "the question is asked", func() bool { return a.count.sent.Load() > sent })
-		a.Close()
-		if err := <-done; !errors.Is(err, directory.ErrClosed) {
-			t.Errorf("closed meanwhile: %v", err)
+		check(t, end.end(a))
+		if err := <-done; !errors.Is(err, end.want) {
+			t.Errorf("ended meanwhile: %v, want %v", err, end.want)
+		}
+		if err := second(a.Find(t.Context(), what)); !errors.Is(err, end.want) {
+			t.Errorf("ended before: %v, want %v", err, end.want)
 		}
 	}
 }

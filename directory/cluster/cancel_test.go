@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,15 +29,15 @@ func left(c *Cluster) string {
 }
 
 // Thousands of questions are given up at any moment, by goroutines that sleep and by goroutines
-// that poll. Two members are asked, one of which does not answer. Nothing is left of the questions.
+// that poll. Two members are asked, one of which does not answer. A thousand questions at a time
+// are all answered. Nothing is left of the questions.
 //
 // Promise (Cluster searches): Thousands of questions at once are all answered. Questions given up
 // leave nothing behind. See also TestAskAtOnce.
-func TestCancelled(t *testing.T) {
+func TestManyAtOnce(t *testing.T) {
 	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
-		a := member(t, 1, func(c *Config) { unhurried(c); c.Poll, c.Patience = poll, time.Minute })
-		b, c := member(t, 2, unhurried, a), member(t, 3, func(c *Config) { unhurried(c); c.Sure = func() bool { return false } }, a)
-		together(t, a, b, c)
+		var sure atomic.Bool
+		a, b, c := three(t, func(c *Config) { unhurried(c); c.Poll, c.Patience = poll, time.Minute }, unhurried, func(c *Config) { unhurried(c); c.Sure = sure.Load })
 		before := runtime.NumGoroutine()
 		slots := make(chan struct{}, 200)
 		var wg sync.WaitGroup
@@ -46,8 +47,7 @@ func TestCancelled(t *testing.T) {
 				defer func() { <-slots }()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%100)*100*time.Microsecond)
 				defer cancel()
-				err := second(a.Find(ctx, pattern(resource.Match{"a": "b"})))
-				if !errors.Is(err, context.DeadlineExceeded) {
+				if err := second(a.Find(ctx, pattern(resource.Match{"a": "b"}))); !errors.Is(err, context.DeadlineExceeded) {
 					t.Error(err)
 				}
 			})
@@ -55,26 +55,14 @@ func TestCancelled(t *testing.T) {
 		wg.Wait()
 		eventually.True(t, "nothing is left", func() bool { return left(a) == "" })
 		eventually.True(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+5 })
-		a.Close()
-		b.Close()
-		c.Close()
-	}
-}
-
-// A thousand questions at a time are all answered.
-func TestThousandAtOnce(t *testing.T) {
-	for _, poll := range []time.Duration{0, 200 * time.Microsecond} {
-		a := member(t, 1, func(c *Config) { unhurried(c); c.Poll, c.Patience = poll, time.Minute })
-		b, c := member(t, 2, unhurried, a), member(t, 3, unhurried, a)
-		together(t, a, b, c)
+		sure.Store(true)
 		ids := map[int]resource.GID{}
 		for i := range 10 {
 			ids[i] = put(t, []*Cluster{b, c}[i%2], uint32(i+1), resource.Attrs{"i": fmt.Sprint(i)})
 		}
-		var wg sync.WaitGroup
 		for i := range 1000 {
 			wg.Go(func() {
-				r, err := a.Find(t.Context(), pattern(resource.Match{"i": fmt.Sprint(i % 20)}))
+				r, err := asks(t, a, resource.Match{"i": fmt.Sprint(i % 20)})
 				if id, there := ids[i%20]; there && (err != nil || r.ID != id) || !there && !errors.Is(err, directory.ErrNotFound) {
 					t.Errorf("%d: %v: %v", i%20, r.ID, err)
 				}
@@ -82,8 +70,8 @@ func TestThousandAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		eventually.True(t, "nothing is left", func() bool { return left(a) == "" })
-		a.Close()
-		b.Close()
-		c.Close()
+		for _, c := range []*Cluster{a, b, c} {
+			c.Close()
+		}
 	}
 }

@@ -3,12 +3,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -66,15 +68,15 @@ type Config struct {
 	// They are looked for like members that were lost.
 	Met map[resource.NodeID]string
 	// Opening bounds Open, which may look Bind's name up; nil: no bound.
-	Opening  context.Context
-	Resolver *net.Resolver // resolves the names in Join; nil: the system's resolver
-	Logger   *slog.Logger
+	Opening context.Context
+	Logger  *slog.Logger
 	// Network opens the sockets, for simulations; nil: the kernel's network.
 	Network mux.Network
 
 	// The following are for tests.
-	gossip func(*memberlist.Config) // changes memberlist's settings; nil: it does not
-	lookup time.Duration            // bounds looking up a name in Join; 0: joinTime
+	gossip  func(*memberlist.Config)                                     // changes memberlist's settings; nil: it does not
+	lookup  time.Duration                                                // bounds looking up a name in Join; 0: joinTime
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error) // looks a name up; nil: by the system's resolver
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently. It is composed of
@@ -93,7 +95,7 @@ type Cluster struct {
 	searches  *searches
 	asker     *asker
 	watches   *watches
-	ended     sync.Once // guards endMembership
+	ended     sync.Once // guards end
 }
 
 // maxName limits the name of a cluster, in bytes: with "rocl " before it, the name is the label of
@@ -123,22 +125,23 @@ func Open(cfg Config) (*Cluster, error) {
 
 // compose returns a Cluster whose roles know each other. Nothing of it runs yet.
 func compose(base *core) *Cluster {
-	c := &Cluster{core: base}
-	c.summaries = newSummaries(base)
-	c.members = newMemberTable(base, c.summaries)
-	c.summaries.members = c.members
-	c.gossip = &gossip{core: base, members: c.members}
-	c.joiner = newJoiner(base, c.members)
-	c.gossip.joiner = c.joiner
-	c.departure = &departure{core: base, members: c.members, gossip: c.gossip}
-	c.exchanges = newExchanges(base, c.members, c.gossip)
-	c.keyset = &keyset{core: base, gossip: c.gossip}
-	c.streams = &streams{core: base, members: c.members}
-	c.answers = newAnswers(base, c.members)
-	c.searches = newSearches(base, c.members, c.summaries, c.exchanges, c.answers)
-	c.asker = newAsker(base, c.members, c.joiner, c.searches, c.streams, c.exchanges)
-	c.watches = newWatches(base, c.members, c.joiner, c.streams, c.exchanges)
-	return c
+	s := &summaries{core: base, filters: search.NewFilters()}
+	m := newMemberTable(base, s)
+	s.members = m
+	g := &gossip{core: base, members: m}
+	j := newJoiner(base, m, g)
+	g.joiner = j
+	x := &exchanges{core: base, members: m, gossip: g, underWay: map[resource.NodeID]*exchange{}}
+	st := &streams{core: base, members: m}
+	an := &answers{core: base, members: m, large: make(chan struct{}, mostLarge)}
+	d := newSearches(base, m, s, x, an)
+	return &Cluster{
+		core: base, members: m, joiner: j, gossip: g, exchanges: x, summaries: s, streams: st, answers: an, searches: d,
+		departure: &departure{core: base, members: m, gossip: g},
+		keyset:    &keyset{core: base, gossip: g},
+		asker:     &asker{core: base, members: m, joiner: j, searches: d, streams: st, exchanges: x, agreed: map[resource.NodeID]agreement{}},
+		watches:   &watches{core: base, members: m, joiner: j, streams: st, exchanges: x, all: map[uint64]*watching{}, feeds: map[resource.NodeID]*feed{}},
+	}
 }
 
 // start opens the mux, and starts gossip and the goroutines.
@@ -154,7 +157,6 @@ func (c *Cluster) start() error {
 	}); err != nil {
 		return err
 	}
-	c.joiner.use(c.mux, c.gossip)
 	if err = c.gossip.start(); err != nil {
 		c.mux.Close()
 		return err
@@ -260,58 +262,49 @@ func (c *Cluster) serve(nc net.Conn) {
 }
 
 // Close leaves the cluster. The other members are told.
-func (c *Cluster) Close() error { return c.stop(true) }
+func (c *Cluster) Close() error {
+	return c.end(func() error {
+		c.life.end(directory.ErrClosed)
+		c.life.wait()
+		c.departure.tell(msgLeaving)
+		return c.gossip.list.Leave(time.Second)
+	})
+}
 
 // HandOver ends the membership without leaving, for a node whose contexts go on: another server is
 // about to take this one's place. The other members wait for that server for a few seconds.
-func (c *Cluster) HandOver() error { return c.stop(false) }
+func (c *Cluster) HandOver() error {
+	return c.end(func() error {
+		c.gossip.announceAway() // gossip may reach the others later than the datagrams
+		c.departure.tell(msgAway)
+		return nil
+	})
+}
 
 // abandon ends the membership without telling the other members, which take the node for dead. It
 // is for a member that has lost its address. Questions under way end with the error why.
-func (c *Cluster) abandon(why error) (err error) {
-	c.ended.Do(func() {
+func (c *Cluster) abandon(why error) error {
+	return c.end(func() error {
 		c.life.end(why)
-		err = c.endSilently()
+		return nil
 	})
-	return err
 }
 
-// stop calls endMembership once.
-func (c *Cluster) stop(leave bool) (err error) {
-	c.ended.Do(func() { err = c.endMembership(leave) })
-	return err
-}
-
-// endMembership ends the membership and waits for the goroutines of c. If leave is set, it tells
-// the other members that this one leaves. Otherwise it tells them that another server takes this
-// one's place.
-func (c *Cluster) endMembership(leave bool) (err error) {
-	if leave {
+// end ends the membership once, and waits for the goroutines of c. It calls first before, which may
+// tell the other members.
+func (c *Cluster) end(first func() error) (err error) {
+	c.ended.Do(func() {
+		err = first()
 		c.life.end(directory.ErrClosed)
+		c.searches.close()
+		err = cmp.Or(err, c.gossip.list.Shutdown())
+		c.mux.Close()
+		c.answers.cursors.close()
+		c.members.close()
 		c.life.wait()
-		c.departure.announceLeave()
-		err = c.gossip.list.Leave(time.Second)
-	} else {
-		c.departure.announceAway()
-	}
-	if e := c.endSilently(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("cluster: leaving: %w", err)
-	}
-	return nil
-}
-
-// endSilently ends the membership without telling the other members, and waits for the goroutines
-// of c.
-func (c *Cluster) endSilently() error {
-	c.life.end(directory.ErrClosed)
-	c.searches.close()
-	err := c.gossip.list.Shutdown()
-	c.mux.Close()
-	c.answers.cursors.close()
-	c.members.close()
-	c.life.wait()
+		if err != nil {
+			err = fmt.Errorf("cluster: leaving: %w", err)
+		}
+	})
 	return err
 }

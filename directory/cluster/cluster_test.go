@@ -41,17 +41,16 @@ func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Clu
 	n, isInMemory := networks.Load(t)
 	if isInMemory {
 		cfg.Bind = ":7946"
+		new(nameServer).use(&cfg) // package net looks names up outside of the bubble
 	}
 	if change != nil {
 		change(&cfg)
 	}
-	if isInMemory {
+	if isInMemory && cfg.Network == nil {
 		cfg.Network = processFor(n.(*simnet.Network), cfg.Bind)
 	}
 	c, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -89,6 +88,46 @@ func unhurried(c *Config) { c.gossip = neverDead }
 
 func neverDead(m *memberlist.Config) { m.SuspicionMult = 10_000 }
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// two opens two members, of which the second joins the first, and waits until they see each other.
+// changes are for the members in turn.
+func two(t *testing.T, changes ...func(*Config)) (a, b *Cluster) {
+	t.Helper()
+	changes = append(changes, nil, nil)
+	a = member(t, 1, changes[0])
+	b = member(t, 2, changes[1], a)
+	together(t, a, b)
+	return a, b
+}
+
+// three is two for three members.
+func three(t *testing.T, changes ...func(*Config)) (a, b, c *Cluster) {
+	t.Helper()
+	changes = append(changes, nil, nil, nil)
+	a = member(t, 1, changes[0])
+	b, c = member(t, 2, changes[1], a), member(t, 3, changes[2], a)
+	together(t, a, b, c)
+	return a, b, c
+}
+
+// summarized waits until the summary of holder, as a has it, has each of the resources what.
+func summarized(t *testing.T, a, holder *Cluster, what ...*resource.List) {
+	t.Helper()
+	eventually.True(t, "the summary has come", func() bool {
+		a.summaries.mu.Lock()
+		defer a.summaries.mu.Unlock()
+		s := a.summaries.filters.Of(holder.cfg.Node)
+		return s != nil && !slices.ContainsFunc(what, func(l *resource.List) bool { return !s.May(l) })
+	})
+}
+
 func together(t *testing.T, cs ...*Cluster) {
 	t.Helper()
 	for _, c := range cs {
@@ -125,19 +164,15 @@ func denies(t *testing.T, c *Cluster, what resource.Match) {
 
 // kill ends a member as the death of its process does: the other members are not told.
 func kill(c *Cluster) {
-	c.ended.Do(func() { _ = c.endSilently() })
+	_ = c.abandon(directory.ErrClosed)
 }
 
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {
 	t.Helper()
 	l, err := resource.NewPattern(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	id := resource.MakeGID(c.cfg.Node, 1, serial)
-	if _, err := c.cfg.DB.Put(id, id.Context(), l); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(c.cfg.DB.Put(id, id.Context(), l)))
 	return id
 }
 
@@ -156,9 +191,7 @@ func pattern(a resource.Attributes, want ...string) *resource.List {
 // strategy. What none holds is denied for certain. Members that could not be asked are named.
 // See also TestStrategies.
 func TestFind(t *testing.T) {
-	a := member(t, 1, nil)
-	b, c := member(t, 2, nil, a), member(t, 3, nil, a)
-	together(t, a, b, c)
+	a, b, c := three(t)
 	ctx := eventually.Context(t)
 	big := strings.Repeat("x", 100_000)
 	small, large := put(t, c, 1, resource.Attrs{"type": "gpu", "name": "titan"}), put(t, b, 1, resource.Attrs{"type": "store", "content": big})
@@ -182,9 +215,7 @@ func TestFind(t *testing.T) {
 	}
 	var got []resource.GID
 	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		got = append(got, r.ID)
 	}
 	slices.SortFunc(want, resource.GID.Compare)
@@ -231,12 +262,7 @@ func testFilters(t *testing.T) {
 	ctx := eventually.Context(t)
 	id := put(t, holder, 1, resource.Attrs{"type": "gpu", "name": "titan"})
 	what := pattern(resource.Match{"type": "gpu", "name": "titan"})
-	eventually.True(t, "the summary has come", func() bool {
-		a.summaries.mu.Lock()
-		defer a.summaries.mu.Unlock()
-		s := a.summaries.filters.Of(holder.cfg.Node)
-		return s != nil && s.May(what)
-	})
+	summarized(t, a, holder, what)
 	before := a.count.sent.Load()
 	if r, err := a.Find(ctx, what); err != nil || r.ID != id {
 		t.Fatalf("%+v, %v", r, err)
@@ -248,29 +274,16 @@ func testFilters(t *testing.T) {
 	if r, err := a.Find(ctx, pattern(resource.Match{"type": "new"})); err != nil || r.ID != fresh {
 		t.Errorf("what is in nobody's summary: %+v, %v", r, err)
 	}
-	if err := holder.cfg.DB.Delete(id); err != nil {
-		t.Fatal(err)
-	}
+	check(t, holder.cfg.DB.Delete(id))
 	if _, err := a.Find(ctx, what); !errors.Is(err, directory.ErrNotFound) {
 		t.Errorf("what is gone, and in a summary: %v", err)
 	}
+	var all []*resource.List
 	for i := range uint32(2000) { // the summary is made anew meanwhile
 		put(t, holder, 100+i, resource.Attrs{"serial": fmt.Sprint(i)})
+		all = append(all, pattern(resource.Match{"serial": fmt.Sprint(i)}))
 	}
-	eventually.True(t, "all are in the summary", func() bool {
-		a.summaries.mu.Lock()
-		defer a.summaries.mu.Unlock()
-		s := a.summaries.filters.Of(holder.cfg.Node)
-		if s == nil {
-			return false
-		}
-		for i := range 2000 {
-			if !s.May(pattern(resource.Match{"serial": fmt.Sprint(i)})) {
-				return false
-			}
-		}
-		return true
-	})
+	summarized(t, a, holder, all...)
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -327,9 +340,7 @@ func TestClosed(t *testing.T) {
 func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
 	at := c.Addr()
-	if err := c.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.HandOver())
 	return member(t, c.cfg.Node, func(cfg *Config) {
 		cfg.Bind = at
 		if change != nil {
@@ -339,28 +350,41 @@ func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Clu
 }
 
 // A member that is started anew is not taken for dead: questions wait until it answers, and until
-// it knows what it has. Its own questions do not get answers to questions of its former life.
+// it knows what it has. For the other members it stays a member all the time. Its own questions do
+// not get answers to questions of its former life.
 func TestRestarted(t *testing.T) { inMemory(t, testRestarted) }
 
 func testRestarted(t *testing.T) {
-	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, b := two(t, func(c *Config) { c.Patience = time.Minute })
 	ctx := eventually.Context(t)
+	restarted, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			news := a.members.news()
+			if n := len(a.Members()); n != 2 {
+				t.Errorf("%d members", n)
+			}
+			select {
+			case <-news:
+			case <-restarted:
+				return
+			}
+		}
+	}()
 	for i := range uint32(20) {
 		x := put(t, a, 100+i, resource.Attrs{"x": fmt.Sprint(i)})
 		y := put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
 		if r, err := b.Find(ctx, pattern(resource.Match{"x": fmt.Sprint(i)})); err != nil || r.ID != x {
 			t.Fatalf("%d: the restarted finds %+v: %v", i, r, err)
 		}
+		denies(t, b, resource.Match{"x": "none"}) // with a number that a may remember
 		if i%5 > 0 {
 			continue
 		}
 		var asked, offered atomic.Bool
 		done := make(chan error)
-		if err := b.HandOver(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, b.HandOver())
 		go func() {
 			r, err := a.Find(ctx, pattern(resource.Match{"y": fmt.Sprint(i)}))
 			if err == nil && r.ID != y {
@@ -381,14 +405,16 @@ func testRestarted(t *testing.T) {
 			t.Fatalf("%d: what the restarted has: %v", i, err)
 		}
 	}
+	close(restarted)
+	<-watched
 }
 
 // A node that comes back at another address is the same node.
-func TestMoved(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
-	b = anew(t, b, func(c *Config) { c.Bind = "127.0.0.1:0" }, a)
+func TestMoved(t *testing.T) { inMemory(t, testMoved) }
+
+func testMoved(t *testing.T) {
+	a, b := two(t)
+	b = anew(t, b, func(c *Config) { c.Bind = ":7946" }, a) // of another host
 	eventually.True(t, "the member is seen where it is now", func() bool {
 		a.members.mu.Lock()
 		defer a.members.mu.Unlock()
@@ -396,21 +422,4 @@ func TestMoved(t *testing.T) {
 		return n != nil && n.isAlive && n.addr == b.Addr()
 	})
 	together(t, a, b)
-}
-
-// Members have each other's addresses to join, and addresses without members. They find each other
-// in whatever order they start.
-func TestIslands(t *testing.T) {
-	at := freePort(t)
-	first := member(t, 1, func(c *Config) { c.Bind = at })
-	if err := first.Close(); err != nil { // the other members have its address, and it starts last
-		t.Fatal(err)
-	}
-	late := func(c *Config) { c.Join = append(c.Join, at, "127.0.0.1:1") }
-	a := member(t, 2, late)
-	b := member(t, 3, late, a) // an island without the first one
-	c := member(t, 4, late)
-	together(t, a, b)
-	first = member(t, 1, func(c *Config) { c.Bind = at })
-	together(t, first, a, b, c)
 }

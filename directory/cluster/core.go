@@ -5,6 +5,8 @@ package cluster
 import (
 	"context"
 	"log/slog"
+	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -34,6 +36,11 @@ func newCore(cfg Config) *core {
 	}
 	if cfg.lookup <= 0 {
 		cfg.lookup = joinTime
+	}
+	if cfg.resolve == nil {
+		cfg.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
 	}
 	c := &core{cfg: cfg, log: cfg.Logger, life: newLifetime(), born: time.Now()}
 	c.count.init()

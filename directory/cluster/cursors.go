@@ -22,18 +22,18 @@ const msgStop = 8
 
 // cursors has the cursors of the listings of other members.
 type cursors struct {
-	mu    sync.Mutex // guards the following fields
-	by    map[uint64]*cursor
-	sweep *time.Timer // runs while there are cursors
+	mu sync.Mutex // guards by, and the cursors
+	by map[uint64]*cursor
 }
 
 // A cursor is how far one listing has come. cursors.mu guards it.
 type cursor struct {
-	of   *database.Cursor
-	step uint64
-	last database.Record
-	ok   bool
-	used time.Time
+	of    *database.Cursor
+	step  uint64
+	last  database.Record
+	ok    bool
+	used  time.Time
+	lease *time.Timer // forgets the cursor
 }
 
 // next returns the answer of a step: a new one for the next step, and the same again for the last
@@ -52,14 +52,12 @@ func (cs *cursors) next(db *database.DB, id, step uint64, pattern *resource.List
 		if cs.by == nil {
 			cs.by = map[uint64]*cursor{}
 		}
-		if cs.sweep == nil {
-			cs.sweep = time.AfterFunc(lease, cs.expire)
-		}
 		l := pattern.Clone()
-		at = &cursor{of: db.Cursor(&l)}
+		at = &cursor{of: db.Cursor(&l), lease: time.AfterFunc(lease, func() { cs.stop(id) })}
 		cs.by[id] = at
 	}
 	at.used = now
+	at.lease.Reset(lease)
 	if step == at.step+1 {
 		at.step = step
 		at.last, at.ok = at.of.Next()
@@ -71,9 +69,13 @@ func (cs *cursors) next(db *database.DB, id, step uint64, pattern *resource.List
 func (cs *cursors) stop(id uint64) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	delete(cs.by, id)
-	if len(cs.by) == 0 {
-		cs.stopSweepLocked()
+	cs.forgetLocked(id)
+}
+
+func (cs *cursors) forgetLocked(id uint64) {
+	if at := cs.by[id]; at != nil {
+		at.lease.Stop()
+		delete(cs.by, id)
 	}
 }
 
@@ -87,33 +89,7 @@ func (cs *cursors) forgetOldestLocked() {
 			oldest, at = k, o
 		}
 	}
-	delete(cs.by, oldest)
-}
-
-// expire forgets the cursors whose lease has ended.
-func (cs *cursors) expire() {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	for k, o := range cs.by {
-		if time.Since(o.used) >= lease {
-			delete(cs.by, k)
-		}
-	}
-	switch {
-	case cs.sweep == nil: // no cursor is left
-	case len(cs.by) > 0:
-		cs.sweep.Reset(lease)
-	default:
-		cs.stopSweepLocked()
-	}
-}
-
-// stopSweepLocked stops the sweep of expired cursors.
-func (cs *cursors) stopSweepLocked() {
-	if cs.sweep != nil {
-		cs.sweep.Stop()
-		cs.sweep = nil
-	}
+	cs.forgetLocked(oldest)
 }
 
 // count returns the number of cursors.
@@ -127,6 +103,7 @@ func (cs *cursors) count() int {
 func (cs *cursors) close() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	clear(cs.by)
-	cs.stopSweepLocked()
+	for id := range cs.by {
+		cs.forgetLocked(id)
+	}
 }

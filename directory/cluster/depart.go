@@ -40,17 +40,6 @@ type departure struct {
 	acked chan struct{}            // closed when all members have acknowledged
 }
 
-// announceAway tells the other members that another server is about to take this one's place, until
-// they have acknowledged it or tellTime has passed. Gossip may reach the others later.
-func (d *departure) announceAway() {
-	d.gossip.announceAway()
-	d.tell(msgAway)
-}
-
-// announceLeave tells the other members that this one leaves, until they have acknowledged it or
-// tellTime has passed.
-func (d *departure) announceLeave() { d.tell(msgLeaving) }
-
 // tell sends a datagram of the byte message to the other members, until they have acknowledged it
 // or tellTime has passed.
 func (d *departure) tell(message byte) {
@@ -62,9 +51,7 @@ func (d *departure) tell(message byte) {
 		d.unack[id] = true
 	}
 	d.mu.Unlock()
-	end, again := time.NewTimer(tellTime), time.NewTicker(tellAgain)
-	defer end.Stop()
-	defer again.Stop()
+	end, again := time.After(tellTime), time.Tick(tellAgain)
 	for {
 		var out []mux.Out
 		d.mu.Lock()
@@ -77,10 +64,10 @@ func (d *departure) tell(message byte) {
 		}
 		d.mux.Send(out...)
 		select {
-		case <-again.C:
+		case <-again:
 		case <-acked:
 			return
-		case <-end.C:
+		case <-end:
 			// Cause: the others may take this node for dead.
 			d.log.Info("cluster: leaving before all members have acknowledged it", "members", len(out))
 			return

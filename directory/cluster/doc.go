@@ -107,9 +107,9 @@
 //
 // # Watches
 //
-// While a context of this node watches, there is one stream to each other member (stream.go draws
-// its head), which all watches share. What a member tells is compared, by revision, with what it
-// told before. So the stream may break and be made again at any time. When a member leaves or is
-// seen dead, the watches report its resources as gone. They do not when it is away, or when only
-// this member cannot reach it. A member is believed only what it says of its own resources.
+// While a context of this node watches, there is one stream to each other member, which all watches
+// share. What a member tells is compared, by revision, with what it told before. So the stream may
+// break and be made again at any time. When a member leaves or is seen dead, the watches report its
+// resources as gone. They do not when it is away, or when only this member cannot reach it. A
+// member is believed only what it says of its own resources.
 package cluster

@@ -21,10 +21,6 @@ type exchanges struct {
 	underWay map[resource.NodeID]*exchange
 }
 
-func newExchanges(c *core, members *memberTable, g *gossip) *exchanges {
-	return &exchanges{core: c, members: members, gossip: g, underWay: map[resource.NodeID]*exchange{}}
-}
-
 // An exchange with a member is under way, or has ended.
 type exchange struct {
 	done chan struct{} // closed at its end

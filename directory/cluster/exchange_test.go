@@ -43,10 +43,14 @@ func streamsApart(m *memberlist.Config) { m.PushPullInterval = 0 }
 // the two are answered, whichever of them asks first, and a watch of the other member reaches the
 // restarted one.
 func TestLifeNotHeard(t *testing.T) {
-	for name, reaches := range map[string]func(other, restarted *Cluster, watched <-chan struct{}) bool{
-		"the restarted asks": func(other, restarted *Cluster, _ <-chan struct{}) bool { return finding(t, restarted, other) },
-		"the other asks":     func(other, restarted *Cluster, _ <-chan struct{}) bool { return finding(t, other, restarted) },
-		"the other watches": func(other, _ *Cluster, watched <-chan struct{}) bool {
+	for name, reaches := range map[string]func(t *testing.T, other, restarted *Cluster, watched <-chan struct{}) bool{
+		"the restarted asks": func(t *testing.T, other, restarted *Cluster, _ <-chan struct{}) bool {
+			return finding(t, restarted, other)
+		},
+		"the other asks": func(t *testing.T, other, restarted *Cluster, _ <-chan struct{}) bool {
+			return finding(t, other, restarted)
+		},
+		"the other watches": func(_ *testing.T, other, _ *Cluster, watched <-chan struct{}) bool {
 			what := pattern(resource.Match{"type": "held"})
 			w := other.cfg.DB.Watch(what)
 			defer w.Close()
@@ -54,13 +58,13 @@ func TestLifeNotHeard(t *testing.T) {
 			select {
 			case <-watched:
 				return true
-			case <-time.After(10 * time.Second):
+			case <-time.After(10 * time.Second): // of virtual time
 				return false
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lifeNotHeard(t, reaches)
+			inMemory(t, func(t *testing.T) { lifeNotHeard(t, reaches) })
 		})
 	}
 }
@@ -74,7 +78,7 @@ func finding(t *testing.T, from, holder *Cluster) bool {
 
 // lifeNotHeard checks that reaches is true while the other member knows the former life of the
 // restarted one.
-func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched <-chan struct{}) bool) {
+func lifeNotHeard(t *testing.T, reaches func(t *testing.T, other, restarted *Cluster, watched <-chan struct{}) bool) {
 	quiet := func(c *Config) { c.gossip = func(m *memberlist.Config) { neverDead(m); streamsApart(m) } }
 	a := member(t, 1, quiet)
 	var cut atomic.Bool
@@ -100,9 +104,6 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 			nc.Close()
 		}
 	}, c)
-	defer a.Close()
-	defer b.Close()
-	defer c.Close()
 	eventually.True(t, "the restarted member knows both, and joins no other one", func() bool {
 		joins := b.joiner.former.Load() || b.Stats().LookedAt > 0
 		return !joins && knows(b, 1) && knows(b, 3) && c.members.epoch(2) == b.mux.Epoch()
@@ -111,7 +112,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 	if now := a.members.epoch(2); now != former {
 		t.Fatalf("the other member knows the life %x, the former one is %x", now, former)
 	}
-	if !reaches(a, b, watched) {
+	if !reaches(t, a, b, watched) {
 		t.Error("a member whose life is not heard of is not reached")
 	}
 }
@@ -121,9 +122,7 @@ func lifeNotHeard(t *testing.T, reaches func(other, restarted *Cluster, watched 
 func TestExchangeWithSilent(t *testing.T) { inMemory(t, testExchangeWithSilent) }
 
 func testExchangeWithSilent(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, _ := two(t)
 	begun := func() bool {
 		a.exchanges.mu.Lock()
 		defer a.exchanges.mu.Unlock()
@@ -160,9 +159,7 @@ func testExchangeWithSilent(t *testing.T) {
 // life.
 func TestCloseEndsExchange(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer ln.Close()
 	for _, key := range [][][]byte{nil, {[]byte("the key of the cluster")}} {
 		a := member(t, 1, func(c *Config) {
@@ -173,9 +170,7 @@ func TestCloseEndsExchange(t *testing.T) {
 		x := a.exchanges.beginLocked(2, ln.Addr().String())
 		a.exchanges.mu.Unlock()
 		nc, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer nc.Close()
 		a.Close()
 		select {

@@ -95,20 +95,17 @@ func (ws *watches) runFeed(f *feed) {
 		}
 		ws.exchanges.exchangeWith(f.node)
 		ws.log.Debug("cluster: watching", "node", fmt.Sprintf("%012x", uint64(f.node)), "err", err)
-		t := time.NewTimer(wait)
-		wait = min(2*wait, most)
 		select {
-		case <-t.C:
+		case <-time.After(wait):
+			wait = min(2*wait, most)
 		case <-news:
 			wait = least
-			t.Reset(least) // membership may be changing fast
 			select {
-			case <-t.C:
+			case <-time.After(least): // membership may be changing fast
 			case <-f.life.Done():
 			}
 		case <-f.life.Done():
 		}
-		t.Stop()
 	}
 }
 

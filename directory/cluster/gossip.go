@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -39,7 +40,7 @@ const (
 	mostConflicts = 1 << 12 // limit of gossip.conflicts
 )
 
-// What a member tells of itself by gossip: version u8 | flags u8 | epoch u64.
+// What a member tells of itself by gossip.
 const (
 	metaVersion = 2
 	metaLen     = 10
@@ -80,7 +81,7 @@ func (g *gossip) start() error {
 	// Push/pull repairs what gossip lost. memberlist takes longer where there are many members.
 	m.PushPullInterval = 5 * time.Second
 	m.DeadNodeReclaimTime = 2 * time.Second // a node may come back at another address
-	m.Logger = slog.NewLogLogger(&quiet{Handler: g.log.Handler()}, slog.LevelDebug)
+	m.Logger = slog.NewLogLogger(quiet{g.log.Handler(), ratelog.New(g.log)}, slog.LevelDebug)
 	if len(g.cfg.Keys) > 0 {
 		var of [][]byte
 		for _, k := range g.cfg.Keys {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,25 +48,13 @@ const (
 	refusalTime = time.Minute
 )
 
-// network is what a joiner needs of a mux.
-type network interface {
-	Addr() *net.UDPAddr
-	Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, error)
-	Probe(ctx context.Context, addr *net.UDPAddr) error
-	Beacon()
-}
-
 // A joiner joins the members in Config.Join, again and again, and those that were met and are not
 // seen alive any more. It knows whether this member has learned of all members, and which programs
 // refuse this member.
 type joiner struct {
 	*core
 	members *memberTable
-	net     network
-	// exchange exchanges with the member at an address all that both know of the members.
-	exchange func(at string) error
-	// resolve looks a host name up.
-	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	gossip  *gossip
 
 	// former means that some member knows a former life of this one: see gossip.NotifyMerge.
 	former atomic.Bool
@@ -88,33 +77,19 @@ type joiner struct {
 	warned   bool                        // a warning of the refusals was logged
 }
 
-// newJoiner returns a joiner without a network: see use.
-func newJoiner(c *core, members *memberTable) *joiner {
-	j := &joiner{core: c, members: members, looking: map[string]bool{}, wanting: map[string]*wanting{}, greeters: map[resource.NodeID]string{}, refusals: map[netip.AddrPort]*refusal{}}
+func newJoiner(c *core, members *memberTable, g *gossip) *joiner {
+	j := &joiner{core: c, members: members, gossip: g, looking: map[string]bool{}, wanting: map[string]*wanting{}, greeters: map[resource.NodeID]string{}, refusals: map[netip.AddrPort]*refusal{}}
 	j.joined, j.waited = context.WithTimeout(c.life, firstTime)
-	j.resolve = j.lookup
 	return j
 }
 
-// use gives the joiner its network and gossip.
-func (j *joiner) use(n network, g *gossip) {
-	j.net = n
-	j.exchange = func(at string) error {
-		_, err := g.list.Join([]string{at})
-		if all, ok := err.(interface{ WrappedErrors() []error }); ok { // its text has several lines
-			err = errors.Join(all.WrappedErrors()...)
-		}
-		return err
+// exchange exchanges with the member at an address all that both know of the members.
+func (j *joiner) exchange(at string) error {
+	_, err := j.gossip.list.Join([]string{at})
+	if all, ok := err.(interface{ WrappedErrors() []error }); ok { // its text has several lines
+		err = errors.Join(all.WrappedErrors()...)
 	}
-}
-
-// lookup looks a host name up by the configured resolver.
-func (j *joiner) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
-	r := j.cfg.Resolver
-	if r == nil {
-		r = net.DefaultResolver
-	}
-	return r.LookupNetIP(ctx, "ip", host)
+	return err
 }
 
 // addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
@@ -127,11 +102,11 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := net.DefaultResolver.LookupPort(ctx, "udp", service)
+	n, err := strconv.ParseUint(service, 10, 16)
 	if err != nil {
 		return nil, false, err
 	}
-	ips, err := j.resolve(ctx, host)
+	ips, err := j.cfg.resolve(ctx, host)
 	if err != nil {
 		return nil, false, err
 	}
@@ -150,13 +125,13 @@ func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err err
 
 // own returns this member's address.
 func (j *joiner) own() netip.AddrPort {
-	a := j.net.Addr().AddrPort()
+	a := j.mux.Addr().AddrPort()
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
 // alone reports whether Config names no other member, and none can make itself known.
 func (j *joiner) alone() bool {
-	own := j.net.Addr().String()
+	own := j.mux.Addr().String()
 	return !j.cfg.Follows && j.cfg.Group == "" && !slices.ContainsFunc(j.cfg.Join, func(addr string) bool { return addr != own })
 }
 
@@ -169,7 +144,7 @@ func (j *joiner) alone() bool {
 func (j *joiner) run() {
 	j.mu.Lock()
 	for _, addr := range j.cfg.Join {
-		if addr != j.net.Addr().String() {
+		if addr != j.mux.Addr().String() {
 			j.wanting[addr] = newWanting(time.Now())
 		}
 	}
@@ -203,15 +178,12 @@ func (j *joiner) run() {
 		j.mu.Unlock()
 		if members = len(all); members == 1 || all[0] == j.cfg.Node && time.Since(shown) > beaconTime {
 			shown = time.Now()
-			j.net.Beacon()
+			j.mux.Beacon()
 		}
-		t := time.NewTimer(wait)
 		select {
-		case <-t.C:
+		case <-time.After(wait):
 		case <-news: // a member that seems dead is looked at at once
-			t.Stop()
 		case <-j.life.Done():
-			t.Stop()
 			return
 		}
 	}
@@ -256,7 +228,7 @@ func (j *joiner) lookLocked(addr string, again bool) {
 			j.members.lookedAt(addr, errors.Is(err, mux.ErrRefused))
 			j.log.Debug("cluster: joining", "addr", addr, "err", err)
 		}
-		j.noteLocked(addr, err)
+		j.recordLocked(addr, err)
 		if j.learnedLocked() {
 			j.setComplete()
 		}
@@ -281,10 +253,10 @@ func (w *wanting) next(now time.Time) {
 	w.ended, w.wait, w.share = now, min(max(2*w.wait, aloneTime), settledTime), 0.75+rand.Float64()/2
 }
 
-// noteLocked notes the result of an attempt to join at an address. It logs a warning now and then
-// if no member is reached there: nothing else tells an operator that an address, a key or the
+// recordLocked records the result of an attempt to join at an address. It logs a warning now and
+// then if no member is reached there: nothing else tells an operator that an address, a key or the
 // cluster's name is wrong.
-func (j *joiner) noteLocked(addr string, err error) {
+func (j *joiner) recordLocked(addr string, err error) {
 	w := j.wanting[addr]
 	if w == nil {
 		return
@@ -335,7 +307,7 @@ func (j *joiner) join(addr string, again bool) error {
 	case errors.Is(why, mux.ErrRefused): // the reason is known
 		return fmt.Errorf("no member is joined at %s: %w", addr, why)
 	case len(failed) == 0:
-		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.net.Addr())
+		return fmt.Errorf("%s: no address that can be reached from %s", addr, j.mux.Addr())
 	}
 	return fmt.Errorf("no member answers at %s: it may be down, or have another cluster name or another key: %w", addr, why)
 }
@@ -353,7 +325,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	defer end()
 	probed := make(chan error, 1)
 	go j.probe(ctx, udp, end, probed)
-	node, err := j.net.Hello(ctx, udp)
+	node, err := j.mux.Hello(ctx, udp)
 	if err == nil {
 		end()
 		<-probed
@@ -370,7 +342,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 		if err != nil { // it lives: it has answered
 			err = &mux.RefusedError{Addr: at.String(), Err: fmt.Errorf("it answers datagrams, and its stream fails: %w", err)}
 		}
-		j.noteRefusal(at, err)
+		j.recordRefusal(at, err)
 		return err
 	}
 	isOwn := errors.Is(err, mux.ErrOwn)
@@ -382,7 +354,7 @@ func (j *joiner) joinAt(at netip.AddrPort, again bool, slots chan struct{}) erro
 	} else {
 		j.members.silentAt(at.String())
 	}
-	j.noteRefusal(at, err)
+	j.recordRefusal(at, err)
 	return err
 }
 
@@ -398,16 +370,14 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 		return
 	}
 	if !j.members.isUnproven(at.String()) {
-		t := time.NewTimer(probeAfter)
-		defer t.Stop()
 		select {
-		case <-t.C:
+		case <-time.After(probeAfter):
 		case <-ctx.Done():
 			probed <- nil
 			return
 		}
 	}
-	err := j.net.Probe(ctx, at)
+	err := j.mux.Probe(ctx, at)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		end()
 	}
@@ -423,8 +393,8 @@ type refusal struct {
 	seen  time.Time // when it was looked at last
 }
 
-// noteRefusal notes how an attempt to join at an address has ended.
-func (j *joiner) noteRefusal(at netip.AddrPort, err error) {
+// recordRefusal records how an attempt to join at an address has ended.
+func (j *joiner) recordRefusal(at netip.AddrPort, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !errors.Is(err, mux.ErrRefused) {

@@ -5,8 +5,7 @@ package cluster
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,85 +13,45 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer answers DNS questions for addresses over UDP.
+// A nameServer has the addresses of names.
 type nameServer struct {
-	at   net.PacketConn
-	mu   sync.Mutex
-	of   map[string][]string // addresses by name
-	fail dnsmessage.RCode    // the answer for every name, if not 0
-	mute bool
+	mu sync.Mutex
+	of map[string][]string
 }
 
-func names(t *testing.T) *nameServer {
-	t.Helper()
-	at, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &nameServer{at: at, of: map[string][]string{}}
-	var busy sync.WaitGroup
-	busy.Go(s.serve)
-	t.Cleanup(func() { at.Close(); busy.Wait() })
-	return s
-}
-
-func (s *nameServer) set(f func()) {
+func (s *nameServer) set(name string, of ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f()
+	if s.of == nil {
+		s.of = map[string][]string{}
+	}
+	s.of[name] = of
 }
 
-func (s *nameServer) serve() {
-	b := make([]byte, 2048)
-	for {
-		n, from, err := s.at.ReadFrom(b)
-		if err != nil {
-			return
+// use makes c ask s. A name "hangs" has no answer in time.
+func (s *nameServer) use(c *Config) {
+	c.resolve = func(ctx context.Context, host string) (of []netip.Addr, err error) {
+		if host == "hangs" {
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
-		var m dnsmessage.Message
-		if m.Unpack(b[:n]) != nil || len(m.Questions) != 1 {
-			continue
+		if ip, err := netip.ParseAddr(host); err == nil {
+			return []netip.Addr{ip}, nil
 		}
-		q := m.Questions[0]
-		name := strings.TrimSuffix(q.Name.String(), ".")
 		s.mu.Lock()
-		mute := s.mute
-		answer := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RecursionAvailable: true, RCode: s.fail}, Questions: m.Questions}
-		if _, known := s.of[name]; !known && s.fail == 0 {
-			answer.RCode = dnsmessage.RCodeNameError
+		defer s.mu.Unlock()
+		for _, ip := range s.of[host] {
+			of = append(of, netip.MustParseAddr(ip))
 		}
-		for _, ip := range s.of[name] {
-			a := netip.MustParseAddr(ip)
-			switch {
-			case s.fail != 0:
-			case a.Is4() && q.Type == dnsmessage.TypeA:
-				answer.Answers = append(answer.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AResource{A: a.As4()}})
-			case a.Is6() && q.Type == dnsmessage.TypeAAAA:
-				answer.Answers = append(answer.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class}, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
-			}
+		if of == nil {
+			err = errors.New("no such name")
 		}
-		s.mu.Unlock()
-		out, err := answer.Pack()
-		if err == nil && !mute {
-			_, _ = s.at.WriteTo(out, from)
-		}
+		return of, err
 	}
 }
-
-func (s *nameServer) resolver() *net.Resolver {
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "udp", s.at.LocalAddr().String())
-	}}
-}
-
-func (s *nameServer) use(c *Config) { c.Resolver = s.resolver() }
 
 func addressesOf(c *Cluster, name string) (to []string, err error) {
 	of, _, err := c.joiner.addresses(name)
@@ -104,101 +63,81 @@ func addressesOf(c *Cluster, name string) (to []string, err error) {
 }
 
 // A name yields all its addresses, except the member's own, those that its datagrams cannot reach,
-// and duplicates.
-func TestAddresses(t *testing.T) {
-	s := names(t)
-	s.set(func() {
-		s.of["several.rocl.test"] = []string{"127.0.0.2", "127.0.0.3", "127.0.0.2", "::1", "127.0.0.1"}
-		s.of["six.rocl.test"] = []string{"::1"}
-		s.of["self.rocl.test"] = []string{"127.0.0.1"}
-	})
-	c := member(t, 1, s.use)
-	_, port, _ := net.SplitHostPort(c.Addr())
+// and duplicates. A name server that hangs is an error.
+func TestAddresses(t *testing.T) { inMemory(t, testAddresses) }
+
+func testAddresses(t *testing.T) {
+	var s nameServer
+	s.set("several", "10.0.0.2", "10.0.0.3", "10.0.0.2", "::1", "10.0.0.1")
+	s.set("six", "::1")
+	s.set("self", "10.0.0.1")
+	var many []string
+	for i := range mostAddresses + 100 {
+		many = append(many, fmt.Sprintf("10.1.%d.%d", i>>8, i&255))
+	}
+	s.set("many", many...)
+	c := member(t, 1, s.use) // at 10.0.0.1:7946
 	for _, want := range []struct {
 		name string
 		to   []string // nil: an error
 	}{
-		{"several.rocl.test:" + port, []string{"127.0.0.2:" + port, "127.0.0.3:" + port}},
-		{"several.rocl.test:7", []string{"127.0.0.1:7", "127.0.0.2:7", "127.0.0.3:7"}},
-		{"six.rocl.test:7", []string{}}, {"self.rocl.test:" + port, []string{}}, {"127.0.0.4:7", []string{"127.0.0.4:7"}}, {"none.rocl.test:7", nil},
-		{"several.rocl.test", nil}, {"several.rocl.test:x-y", nil}, {"several.rocl.test:99999", nil}, {"", nil}, {":", nil},
+		{"several:7946", []string{"10.0.0.2:7946", "10.0.0.3:7946"}},
+		{"several:7", []string{"10.0.0.1:7", "10.0.0.2:7", "10.0.0.3:7"}},
+		{"six:7", []string{}}, {"self:7946", []string{}}, {"10.0.0.4:7", []string{"10.0.0.4:7"}}, {"none:7", nil}, {"hangs:7", nil},
+		{"several", nil}, {"several:x-y", nil}, {"several:99999", nil}, {"", nil}, {":", nil},
 	} {
 		got, err := addressesOf(c, want.name)
 		if err == nil != (want.to != nil) || !slices.Equal(got, want.to) {
 			t.Errorf("%q stands for %q, %v; want %q", want.name, got, err, want.to)
 		}
 	}
-	s.set(func() { s.fail = dnsmessage.RCodeServerFailure })
-	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
-		t.Errorf("of a name server that fails: %q", got)
-	}
-	s.set(func() { s.mute = true })
-	if got, err := addressesOf(c, "several.rocl.test:7"); err == nil {
-		t.Errorf("of a name server that is silent: %q", got)
-	}
-	c.joiner.resolve = func(context.Context, string) (many []netip.Addr, err error) {
-		for i := range mostAddresses + 100 {
-			many = append(many, netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}))
-		}
-		return many, nil
-	}
-	if got, _, err := c.joiner.addresses("many.rocl.test:7"); err != nil || len(got) != mostAddresses {
+	if got, err := addressesOf(c, "many:7"); err != nil || len(got) != mostAddresses {
 		t.Errorf("of a name with very many addresses %d are tried, %v", len(got), err)
 	}
 }
 
-// at returns a member at the given address and port.
-func at(t *testing.T, n resource.NodeID, bind string) *Cluster {
-	t.Helper()
-	return member(t, n, func(c *Config) { c.Bind = bind })
-}
-
 // Each address of a name is joined, whether or not the other ones have a member. A name that does
 // not resolve yet is looked up again.
-func TestJoinByName(t *testing.T) {
-	s := names(t)
-	a := at(t, 1, "127.0.0.2:0")
-	_, port, _ := net.SplitHostPort(a.Addr())
-	b := at(t, 2, "127.0.0.3:"+port) // the two do not know each other
-	c := member(t, 3, func(c *Config) { s.use(c); c.Join = []string{"members.rocl.test:" + port} })
+func TestJoinByName(t *testing.T) { inMemory(t, testJoinByName) }
+
+func testJoinByName(t *testing.T) {
+	var s nameServer
+	a, b := member(t, 1, nil), member(t, 2, nil) // the two do not know each other
+	c := member(t, 3, func(c *Config) { s.use(c); c.Join = []string{"members:7946"} })
 	eventually.True(t, "the name was asked for in vain", func() bool { return c.Stats().Unresolved > 0 })
 	if n := len(c.Members()); n != 1 {
 		t.Fatalf("%d members", n)
 	}
-	s.set(func() { s.of["members.rocl.test"] = []string{"127.0.0.9", "127.0.0.2", "127.0.0.3"} })
+	s.set("members", "10.0.0.99", hostOf(a), hostOf(b))
 	together(t, a, b, c)
 	if st := c.Stats(); st.Joins != 2 || st.Alive != 3 || st.Dead != 0 {
 		t.Errorf("%+v", st)
 	}
 }
 
+func hostOf(c *Cluster) string { return c.mux.Addr().IP.String() }
+
 // Two pairs of members saw different answers of the name server at their start. When the name has
 // all of them, they become one cluster. Then a daemon that has no address to join, and that was
 // stopped in order, is started again: the others look for it.
-func TestJoinListIsKept(t *testing.T) {
-	s := names(t)
-	a := at(t, 1, "127.0.0.2:0")
-	_, port, _ := net.SplitHostPort(a.Addr())
-	named := func(n resource.NodeID, host string) *Cluster {
-		return member(t, n, func(c *Config) {
-			s.use(c)
-			c.Bind, c.Join = net.JoinHostPort(host, port), []string{"members.rocl.test:" + port}
-		})
-	}
-	of := func(hosts ...string) { s.set(func() { s.of["members.rocl.test"] = hosts }) }
-	of("127.0.0.2", "127.0.0.3")
-	b := named(2, "127.0.0.3")
+func TestJoinListIsKept(t *testing.T) { inMemory(t, testJoinListIsKept) }
+
+func testJoinListIsKept(t *testing.T) {
+	var s nameServer
+	named := func(c *Config) { s.use(c); c.Join = []string{"members:7946"} }
+	a := member(t, 1, nil)
+	s.set("members", hostOf(a))
+	b := member(t, 2, named)
 	together(t, a, b)
-	of("127.0.0.4", "127.0.0.5")
-	c, d := named(3, "127.0.0.4"), named(4, "127.0.0.5")
+	s.set("members", "10.0.0.3", "10.0.0.4") // those of the next two
+	c, d := member(t, 3, named), member(t, 4, named)
 	together(t, c, d)
-	of("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+	s.set("members", hostOf(a), hostOf(b), hostOf(c), hostOf(d))
 	together(t, a, b, c, d)
-	if err := a.Close(); err != nil {
-		t.Log(err)
-	}
+	at := a.Addr()
+	a.Close()
 	together(t, b, c, d)
-	a = at(t, 1, "127.0.0.2:"+port)
+	a = member(t, 1, func(c *Config) { c.Bind = at })
 	together(t, a, b, c, d)
 }
 
@@ -215,66 +154,22 @@ func testHelloIsFollowed(t *testing.T) {
 }
 
 // A name server that hangs delays neither the start of a member, nor its joining of other members,
-// nor its end. A member that waited for it would not get there before the test ends.
+// nor its end.
 //
 // Promise (Clusters): Name servers that hang, and members that do not answer, do not keep a member
-// from starting, joining or ending. See also TestJoinByName.
-func TestNameServerHangs(t *testing.T) {
-	ended := make(chan struct{})
-	defer close(ended)
-	hangs := func(context.Context, string, string) (net.Conn, error) {
-		<-ended
-		return nil, errors.New("the test has ended")
-	}
+// from starting, joining or ending. See also TestCloseEndsExchange.
+func TestNameServerHangs(t *testing.T) { inMemory(t, testNameServerHangs) }
+
+func testNameServerHangs(t *testing.T) {
+	var s nameServer
 	a := member(t, 1, nil)
-	b := member(t, 2, func(c *Config) {
-		c.Resolver = &net.Resolver{PreferGo: true, Dial: hangs}
-		c.Join, c.lookup = []string{"members.rocl.test:7946", a.Addr()}, time.Hour
-	})
+	b := member(t, 2, func(c *Config) { s.use(c); c.Join, c.lookup = []string{"hangs:7946", a.Addr()}, time.Hour })
 	together(t, a, b)
 	eventually.True(t, "one is looked at, which hangs", func() bool { return b.Stats().LookedAt == 1 })
-	if err := b.Close(); err != nil {
-		t.Log(err) // on a busy machine the other members may not hear the goodbye in time
-	}
-	if n := b.Stats().Unresolved; n != 1 {
-		t.Errorf("%d lookups have ended, want the one that Close has cut off", n)
-	}
-}
-
-// A peer that accepts a connection and is silent does not delay the end of a member either.
-func TestJoinSilent(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	life, end := context.WithCancel(t.Context())
-	plain := func(ctx context.Context, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", addr)
-	}
-	w := within{dial: plain, life: life}
-	nc, err := w.DialAddressTimeout(memberlist.Address{Addr: ln.Addr().String()}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan error, 1)
-	go func() {
-		_, err := nc.Read(make([]byte, 1))
-		read <- err
-	}()
-	end()
-	select {
-	case err := <-read:
-		if !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-	case <-time.After(eventually.Patience):
-		t.Error("the stream has outlived its member")
-	}
-	nc.Close()
-	if nc, err := w.DialTimeout(ln.Addr().String(), time.Hour); err == nil {
-		nc.Close()
-		t.Error("dialled when the member had ended")
+	closed := time.Now()
+	b.Close()
+	if took, n := time.Since(closed), b.Stats().Unresolved; took > time.Minute || n != 1 { // of virtual time
+		t.Errorf("closed in %v; %d lookups have ended, want the one that Close has cut off", took, n)
 	}
 }
 
@@ -283,10 +178,12 @@ func TestJoinSilent(t *testing.T) {
 //
 // Promise (Clusters): A member that reaches no address to join, or hears another cluster, logs
 // that.
-func TestNotReached(t *testing.T) {
+func TestNotReached(t *testing.T) { inMemory(t, testNotReached) }
+
+func testNotReached(t *testing.T) {
 	var ours, theirs lines
 	logTo := func(l *lines, name string) func(*Config) {
-		return func(c *Config) { c.Name, c.Logger = name, slog.New(slog.NewTextHandler(l, nil)) }
+		return func(c *Config) { c.Name, c.Logger = name, l.logger() }
 	}
 	a := member(t, 1, logTo(&theirs, "one"))
 	b := member(t, 2, func(c *Config) {

@@ -19,7 +19,9 @@ import (
 
 // The key of a cluster is replaced while questions are asked, and none of them fails. A node with
 // only the old key stays outside.
-func TestSetKeys(t *testing.T) {
+func TestSetKeys(t *testing.T) { inMemory(t, testSetKeys) }
+
+func testSetKeys(t *testing.T) {
 	key := func(ks ...string) (of [][]byte) {
 		for _, k := range ks {
 			of = append(of, []byte(k))
@@ -50,9 +52,7 @@ func TestSetKeys(t *testing.T) {
 	}
 	for _, step := range [][][]byte{key("old", "new"), key("new", "old"), key("new")} {
 		for _, m := range cs {
-			if err := m.SetKeys(step...); err != nil {
-				t.Fatal(err)
-			}
+			check(t, m.SetKeys(step...))
 			for i := range asked { // the second question from now on has begun after the change
 				n := asked[i].Load()
 				eventually.True(t, "questions are asked in between", func() bool { return asked[i].Load() > n+1 })

@@ -19,13 +19,8 @@ import (
 // A question or an answer of up to mostPacked bytes goes in packets. If a part of it is lost, all
 // of it goes again, and it has to arrive within a hop. A larger one has a stream to itself. A
 // member with a larger answer sends the identifier alone, and is asked the same again by a stream.
-// A larger question is put to each member by a stream.
-//
-//	asking member    head, as of all streams, 'Q' | len u32 | question
-//	answering member 0: no
-//	                 1 | len u32 | answer
-//
-// A member that cannot answer, or not yet, closes the stream.
+// A larger question is put to each member by a stream (question.go draws it). A member that cannot
+// answer, or not yet, closes the stream.
 const (
 	mostPacked = 64 << 10
 	stubLen    = 16 // an answer that is an identifier
@@ -86,29 +81,22 @@ func (a *asker) askEach(ctx context.Context, targets []resource.NodeID, q []byte
 	defer end()
 	defer context.AfterFunc(a.life, end)()
 	var mu sync.Mutex // guards r
-	var busy sync.WaitGroup
-	slots := make(chan struct{}, largeEach)
-	for _, m := range targets {
-		slots <- struct{}{}
-		busy.Go(func() {
-			defer func() { <-slots }()
-			answer, ok, err := a.askByStream(life, m, q)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case r.Found:
-			case ok:
-				r.Found, r.From, r.Answer = true, m, answer
-				end() // the other members need not answer
-			case err != nil:
-				a.log.Debug("cluster: a member has not answered a question by a stream", "err", err)
-				r.Failed = append(r.Failed, m)
-			default:
-				r.Covered++
-			}
-		})
-	}
-	busy.Wait()
+	atOnce(targets, largeEach, func(_ int, m resource.NodeID) {
+		answer, ok, err := a.askByStream(life, m, q)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case r.Found:
+		case ok:
+			r.Found, r.From, r.Answer = true, m, answer
+			end() // the other members need not answer
+		case err != nil:
+			a.log.Debug("cluster: a member has not answered a question by a stream", "err", err)
+			r.Failed = append(r.Failed, m)
+		default:
+			r.Covered++
+		}
+	})
 	switch {
 	case r.Found:
 		return r, nil

@@ -49,6 +49,9 @@ func TestLarge(t *testing.T) {
 		}
 	}
 	id := put(t, b, 1, whole)
+	for i := range uint32(5) {
+		put(t, b, 10+i, resource.Attrs{"type": "several", "y": y})
+	}
 	for what, c := range map[string]struct {
 		pattern *resource.List
 		has     []string // attributes of the answer
@@ -90,16 +93,25 @@ func TestLarge(t *testing.T) {
 			t.Errorf("what nobody holds: %v", err)
 		}
 	}
-	for _, c := range []*Cluster{a, d} {
+	n := 0
+	for r, err := range d.All(ctx, pattern(resource.Match{"type": "several"}, "y"), new(directory.Coverage)) {
+		if n++; err != nil || r.Attrs.GetString("y") != y {
+			t.Errorf("the %dth of several: %v", n, err)
+		}
+	}
+	if n != 5 {
+		t.Errorf("%d of several", n)
+	}
+	for _, c := range []*Cluster{a, b, d} {
 		eventually.True(t, "no cursor is left", func() bool { return c.answers.cursors.count() == 0 })
 	}
 }
 
 // A large question waits for a member that is away, and ends with its context.
-func TestLargeAway(t *testing.T) {
-	a := member(t, 1, func(c *Config) { c.Patience = 20 * time.Second })
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+func TestLargeAway(t *testing.T) { inMemory(t, testLargeAway) }
+
+func testLargeAway(t *testing.T) {
+	a, b := two(t, func(c *Config) { c.Patience = 20 * time.Second })
 	big := strings.Repeat("x", 1<<20)
 	b.HandOver()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -126,9 +138,7 @@ func TestLargeAway(t *testing.T) {
 
 // Invalid lengths and questions end their stream, and nothing else.
 func TestLargeJunk(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, _ := two(t)
 	for what, junk := range map[string][]byte{
 		"a huge length":  binary.LittleEndian.AppendUint32(nil, mostStream+1),
 		"no question":    {3, 0, 0, 0, 1, 2, 3},

@@ -17,7 +17,9 @@ import (
 // packets about a wrong range or node. No answer changes by that.
 //
 // Promise (Cluster searches): A member that lies changes no answer of other members.
-func TestLiar(t *testing.T) {
+func TestLiar(t *testing.T) { inMemory(t, testLiar) }
+
+func testLiar(t *testing.T) {
 	a := member(t, 1, nil)
 	b, liar := member(t, 2, nil, a), member(t, 3, nil, a)
 	together(t, a, b, liar)

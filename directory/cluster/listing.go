@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/database"
@@ -27,9 +26,7 @@ var errDied = fmt.Errorf("%w: the member has died", directory.ErrNotFound)
 // mostListings limits how often the listing of one member is begun without a further resource.
 const mostListings = 5
 
-// all yields the resources of the other members that match. Each member keeps the cursor (paper,
-// section 3.4) and gives one resource at a time. For a pattern with an order, each member gives
-// only its first one, and many members are asked at once. all adds to cov which members were asked.
+// all implements Cluster.All.
 func (a *asker) all(ctx context.Context, pattern *resource.List, cov *directory.Coverage) iter.Seq2[database.Record, error] {
 	return func(yield func(database.Record, error) bool) {
 		if err := a.joiner.await(ctx); err != nil {
@@ -94,17 +91,13 @@ type first struct {
 // firsts asks each member in targets, at once, for its first resource in the pattern's order.
 func (a *asker) firsts(ctx context.Context, targets []resource.NodeID, pattern *resource.List) []first {
 	all := make([]first, len(targets))
-	var busy sync.WaitGroup
-	for i, m := range targets {
-		busy.Go(func() {
-			f, l := &all[i], listing{a: a, of: m, pattern: pattern}
-			_, f.err = l.all(ctx, func(r database.Record) bool {
-				f.Record, f.ok = r, true
-				return false
-			})
+	atOnce(targets, firstsEach, func(i int, m resource.NodeID) {
+		f, l := &all[i], listing{a: a, of: m, pattern: pattern}
+		_, f.err = l.all(ctx, func(r database.Record) bool {
+			f.Record, f.ok = r, true
+			return false
 		})
-	}
-	busy.Wait()
+	})
 	return all
 }
 

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,16 +30,10 @@ func TestReadKeys(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, mode os.FileMode) string {
 		f, err := os.CreateTemp(dir, "key")
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		defer f.Close()
-		if _, err := f.WriteString(content); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Chmod(mode); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(f.WriteString(content)))
+		check(t, f.Chmod(mode))
 		return f.Name()
 	}
 	good := "0123456789abcdef"
@@ -116,13 +109,18 @@ func TestMemberCheck(t *testing.T) {
 	}
 }
 
+// host is "" for an address that other nodes cannot use. A member without a key is warned about
+// unless only this machine reaches it: isLocal decides.
 func TestHost(t *testing.T) {
-	for at, want := range map[string]string{
-		"10.0.0.7:1": "10.0.0.7", "[fd00::7]:1": "fd00::7", "127.0.0.1:1": "127.0.0.1",
-		"0.0.0.0:1": "", "[::]:1": "", "name:1": "", "": "", "10.0.0.7": "",
+	for at, want := range map[string]struct {
+		host    string
+		isLocal bool
+	}{
+		"10.0.0.7:1": {"10.0.0.7", false}, "[fd00::7]:1": {"fd00::7", false}, "127.0.0.7:1": {"127.0.0.7", true}, "[::1]:1": {"::1", true},
+		"0.0.0.0:1": {}, "[::]:1": {}, "name:1": {}, "": {}, "10.0.0.7": {},
 	} {
-		if got := host(at); got != want {
-			t.Errorf("host of %q is %q", at, got)
+		if host(at) != want.host || isLocal(at) != want.isLocal {
+			t.Errorf("host of %q is %q, local: %v", at, host(at), isLocal(at))
 		}
 	}
 }
@@ -131,19 +129,25 @@ func TestHost(t *testing.T) {
 func freePort(t *testing.T) string {
 	t.Helper()
 	addr, err := freeaddr.Loopback()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return addr
 }
 
 func sock(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "rc-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
+}
+
+// served returns a client that serves the node at path while no other process does, as the member
+// that ms describes. It is closed when the test ends.
+func served(t *testing.T, path string, ms *Membership) *directory.Client {
+	t.Helper()
+	d, err := directory.JoinNode(eventually.Context(t), path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
+	check(t, err)
+	t.Cleanup(func() { d.Close() })
+	return d
 }
 
 var errHasty = errors.New("has no time")
@@ -158,9 +162,7 @@ func TestAddressInUse(t *testing.T) {
 	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer taken.Close()
 	at := taken.Addr().String()
 	ms := NewMembership("test", Member{Bind: at}, log)
@@ -176,24 +178,16 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatalf("with a context that ends meanwhile: %v", err)
 	}
 	first, err := directory.JoinNode(ctx, path, log, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer first.Close()
-	second, err := directory.JoinNode(ctx, path, log, []directory.Option{ms.Option()}, directory.AsMember())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer second.Close()
-	id := second.Self().WithSerial(1)
-	if _, err := second.Register(ctx, id, pattern(resource.Attrs{"type": "mine"})); err != nil {
-		t.Fatal(err)
-	}
+	next := served(t, path, ms)
+	id := next.Self().WithSerial(1)
+	check(t, second(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"}))))
 	first.Close()
-	if a, err := second.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil || a.ID != id {
+	if a, err := next.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil || a.ID != id {
 		t.Fatalf("the node is not served: %v", err)
 	}
-	if _, err := second.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) {
+	if _, err := next.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) {
 		t.Fatalf("no member and certain: %v", err)
 	}
 	if ms.Cluster() != nil {
@@ -201,223 +195,80 @@ func TestAddressInUse(t *testing.T) {
 	}
 	taken.Close()
 	eventually.True(t, "a member", func() bool {
-		_, err := second.Find(ctx, pattern(resource.Match{"type": "other"}))
+		_, err := next.Find(ctx, pattern(resource.Match{"type": "other"}))
 		return errors.Is(err, directory.ErrNotFound)
 	})
 	if c := ms.Cluster(); c == nil || c.Addr() != at {
 		t.Errorf("member %v", c)
 	}
-	if terms := second.Terms(); !terms.Member || terms.Cluster != "test" || terms.Host != "127.0.0.1" || terms.Sealed {
+	if terms := next.Terms(); !terms.Member || terms.Cluster != "test" || terms.Host != "127.0.0.1" || terms.Sealed {
 		t.Errorf("terms %+v", terms)
 	}
 }
 
-// A member that hands over stays a member for the other ones: they ask its successor. The successor
-// does not get answers to questions of its predecessor.
-func TestHandOver(t *testing.T) {
-	at := freePort(t)
-	mine := func(c *Config) { c.Bind = at }
-	a := member(t, 1, nil)
-	b := member(t, 2, mine, a)
-	together(t, a, b)
-	ctx := eventually.Context(t)
-	put(t, a, 1, resource.Attrs{"type": "x"})
-	for range 20 {
-		if _, err := b.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	away := make(chan struct{})
-	watched, done := make(chan struct{}), make(chan struct{})
-	go func() { // as often as possible
-		defer close(done)
-		for {
-			if len(a.Members()) != 2 {
-				close(away)
-				return
-			}
-			select {
-			case <-watched:
-				return
-			case <-time.After(100 * time.Microsecond):
-			}
-		}
-	}()
-	for i := range 3 {
-		if err := b.HandOver(); err != nil {
-			t.Fatal(err)
-		}
-		b = member(t, 2, mine, a)
-		id := put(t, b, uint32(i+1), resource.Attrs{"type": "y"})
-		together(t, a, b)
-		for range 20 { // with numbers that the other members may remember
-			if _, err := b.Find(ctx, pattern(resource.Match{"type": "nothing"})); !errors.Is(err, directory.ErrNotFound) {
-				t.Fatalf("asked for nothing: %v", err)
-			}
-		}
-		if r, err := a.Find(ctx, pattern(resource.Match{"type": "y"})); err != nil || r.ID != id {
-			t.Fatalf("found %v, want %v: %v", r.ID, id, err)
-		}
-		eventually.True(t, "the successor has a summary", func() bool {
-			b.summaries.mu.Lock()
-			defer b.summaries.mu.Unlock()
-			return b.summaries.filters.Of(1) != nil
-		})
-	}
-	close(watched)
-	<-done
-	select {
-	case <-away:
-		t.Error("the member was away")
-	default:
-	}
-}
+// The file of keys is followed, and is read again by Rekey. Its keys are used in the cluster and
+// for the links. A file that cannot be used changes nothing, and is logged.
+func TestRekey(t *testing.T) { inMemory(t, testRekey) }
 
-// A member that has just begun to serve its node denies nothing for certain. It answers for what it
-// has.
-func TestNotSure(t *testing.T) { inMemory(t, testNotSure) }
-
-func testNotSure(t *testing.T) {
-	var sure atomic.Bool
-	a := member(t, 1, nil)
-	b := member(t, 2, func(c *Config) { c.Sure = sure.Load }, a)
-	together(t, a, b)
-	ctx := eventually.Context(t)
-	id := put(t, b, 1, resource.Attrs{"type": "there"})
-	if r, err := a.Find(ctx, pattern(resource.Match{"type": "there"})); err != nil || r.ID != id {
-		t.Fatalf("found %v: %v", r.ID, err)
-	}
-	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "[000000000002]") {
-		t.Errorf("by attributes: %v", err)
-	}
-	if _, err := a.Lookup(ctx, id.WithSerial(9), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("by identifier: %v", err)
-	}
-	var cov directory.Coverage
-	for _, err := range a.All(ctx, pattern(resource.Match{"type": "other"}), &cov) {
-		t.Errorf("all: %v", err)
-	}
-	if err := cov.Err(); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("all: %v", err)
-	}
-	sure.Store(true)
-	if _, err := a.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("later: %v", err)
-	}
-}
-
-// Keys that are read again are used in the cluster and for the links. A file that cannot be used
-// changes nothing.
-func TestRekey(t *testing.T) {
-	dir, err := os.MkdirTemp("", "ms-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	file, sock := filepath.Join(dir, "keys"), filepath.Join(dir, "sock")
-	write := func(keys string, mode os.FileMode) {
-		t.Helper()
-		if err := errors.Join(os.WriteFile(file, []byte(keys), mode), os.Chmod(file, mode)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	first, second := "the first key of all\n", "the second key of all\n"
-	write(first, 0o600)
-	ms := NewMembership("test", Member{Bind: "127.0.0.1:0", KeyFile: file}, slog.New(slog.DiscardHandler))
-	if n, err := ms.Rekey(); n != 1 || err != nil {
-		t.Errorf("before it began: %d keys, %v", n, err)
-	}
-	s, err := directory.Listen(sock, ms.Option())
-	if err != nil {
-		t.Fatal(err)
-	}
+func testRekey(t *testing.T) {
+	const first, second = "the first key of all", "the second key of all"
+	file := filepath.Join(t.TempDir(), "keys")
+	var log lines
+	ms := NewMembership("test", Member{KeyFile: file}, log.logger())
+	s := directory.NewServer()
 	defer s.Close()
-	want := func(n int, seals string) {
-		t.Helper()
-		c, err := directory.Join(t.Context(), directory.DialSocket(sock))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		link := LinkKey("test", []byte(strings.TrimSpace(seals)))
-		if got := c.Terms().Keys; len(got) != n || string(got[0]) != string(link[:]) {
-			t.Errorf("the contexts have %d keys", len(got))
-		}
-		ring := ms.Cluster().gossip.ring
-		if ms.Cluster().Stats().Keys != n || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(strings.TrimSpace(seals)))) {
-			t.Errorf("the member has %d keys", len(ring.GetKeys()))
-		}
-	}
-	want(1, first)
-	for _, step := range []struct {
+	life, end := context.WithCancel(t.Context())
+	followed := make(chan struct{})
+	for i, step := range []struct {
 		keys  string
 		mode  os.FileMode
-		n     int // 0: an error
-		now   int
+		isBad bool
+		now   int // number of keys
 		seals string
 	}{
-		{first + second, 0o600, 2, 2, first},
-		{"short\n", 0o600, 0, 2, first},
-		{second, 0o644, 0, 2, first},
-		{second + first, 0o600, 2, 2, second},
-		{second, 0o600, 1, 1, second},
+		{first, 0o600, false, 1, first},
+		{first + "\n" + second, 0o600, false, 2, first},
+		{"short", 0o600, true, 2, first},
+		{second, 0o644, true, 2, first},
+		{second + "\n" + first, 0o600, false, 2, second},
+		{second + "\nshort", 0o600, true, 2, second},
+		{second, 0o600, false, 1, second},
 	} {
-		write(step.keys, step.mode)
-		if n, err := ms.Rekey(); n != step.n || (err == nil) != (step.n > 0) {
+		check(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
+		log.forget()
+		if i == 0 {
+			if n, err := ms.Rekey(); n != 1 || err != nil {
+				t.Errorf("before it began: %d keys, %v", n, err)
+			}
+			ms.cluster, ms.server = member(t, 1, func(c *Config) { c.Keys = [][]byte{[]byte("another")} }), s
+			go func() {
+				defer close(followed)
+				ms.keepKeys(life)
+			}()
+		}
+		time.Sleep(3 * keyFilePoll) // virtual
+		if log.count("keys have changed") == 1 == step.isBad || log.count("keys stay as they were") == 1 != step.isBad {
+			t.Errorf("%q: logged %s", step.keys, &log)
+		}
+		if n, err := ms.Rekey(); (err != nil) != step.isBad || err == nil && n != step.now {
 			t.Errorf("%q: %d keys, %v", step.keys, n, err)
 		}
-		want(step.now, step.seals)
-	}
-}
-
-// The file of keys is followed. A change is put to use. A change that cannot be used is logged and
-// changes nothing.
-func TestKeysFollowed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it is looked at each second")
-	}
-	path := sock(t)
-	file := filepath.Join(filepath.Dir(path), "keys")
-	write := func(keys string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(keys), 0o600); err != nil {
-			t.Fatal(err)
+		c, err := directory.Join(t.Context(), s.Dialer())
+		check(t, err)
+		link := LinkKey("test", []byte(step.seals))
+		if got := c.Terms().Keys; len(got) != step.now || string(got[0]) != string(link[:]) {
+			t.Errorf("%q: the contexts have %d keys", step.keys, len(got))
+		}
+		c.Close()
+		ring := ms.cluster.gossip.ring
+		if ms.cluster.Stats().Keys != step.now || string(ring.GetPrimaryKey()) != string(gossipKey([]byte(step.seals))) {
+			t.Errorf("%q: the member has %d keys", step.keys, len(ring.GetKeys()))
 		}
 	}
-	const first, second = "the first key of all\n", "the second key of all\n"
-	write(first)
-	var log lines
-	s, err := directory.Listen(path, NewMembership("test", Member{Bind: "127.0.0.1:0", KeyFile: file}, slog.New(slog.NewTextHandler(&log, nil))).Option())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	c, err := directory.Join(t.Context(), directory.DialSocket(path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	for _, step := range []struct {
-		keys string
-		want int
-		says string
-	}{
-		{first + second, 2, "keys have changed"},
-		{second + "short\n", 2, "keys stay as they were"},
-		{second, 1, "keys have changed"},
-	} {
-		log.forget()
-		write(step.keys)
-		eventually.True(t, step.says, func() bool { return strings.Contains(log.String(), step.says) })
-		eventually.True(t, "the contexts are told", func() bool { return len(c.Terms().Keys) == step.want })
-	}
-	if link := LinkKey("test", []byte(strings.TrimSpace(second))); string(c.Terms().Keys[0]) != string(link[:]) {
-		t.Error("another key")
-	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "it is missed", func() bool { return strings.Contains(log.String(), "no such file") })
+	check(t, os.Remove(file))
+	eventually.True(t, "it is missed", func() bool { return log.count("no such file") > 0 })
+	end()
+	<-followed
 }
 
 // lines holds what was logged.
@@ -437,6 +288,10 @@ func (l *lines) String() string {
 	defer l.mu.Unlock()
 	return l.b.String()
 }
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
 
 func (l *lines) forget() {
 	l.mu.Lock()
@@ -463,14 +318,5 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 		os.Unsetenv(name)
-	}
-}
-
-// A member without a key is warned about unless only this machine reaches it: isLocal decides.
-func TestLoopback(t *testing.T) {
-	for at, want := range map[string]bool{"127.0.0.7:1": true, "[::1]:1": true, "10.0.0.7:1": false, "[fd00::7]:1": false} {
-		if isLocal(at) != want {
-			t.Errorf("%s is the loopback interface's: %v", at, !want)
-		}
 	}
 }

@@ -5,6 +5,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -160,24 +161,20 @@ func (t *memberTable) unsureOf() error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var addrs []string
-	for _, addr := range t.strange {
-		addrs = append(addrs, addr)
-	}
-	if len(addrs) > 0 {
-		slices.Sort(addrs)
-		return fmt.Errorf("%w: members of another version are not asked: %s", directory.ErrPartial, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
-	}
-	for _, m := range t.nodes {
-		if m.isUnproven() {
-			addrs = append(addrs, m.addr)
+	what, addrs := "members of another version are not asked", slices.Sorted(maps.Values(t.strange))
+	if len(addrs) == 0 {
+		what = "members do not answer, and may refuse this one"
+		for _, m := range t.nodes {
+			if m.isUnproven() {
+				addrs = append(addrs, m.addr)
+			}
 		}
+		slices.Sort(addrs)
 	}
 	if len(addrs) == 0 {
 		return nil
 	}
-	slices.Sort(addrs)
-	return fmt.Errorf("%w: members do not answer, and may refuse this one: %s", directory.ErrPartial, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
+	return fmt.Errorf("%w: %s: %s", directory.ErrPartial, what, strings.Join(addrs[:min(len(addrs), mostNamed)], ", "))
 }
 
 // isUnproven reports whether a member at an address is dead for gossip, and was not looked at

@@ -57,6 +57,13 @@ func (m *Membership) Cluster() *Cluster {
 	return m.cluster
 }
 
+// set calls f with mu held.
+func (m *Membership) set(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
 // Missing returns why the node that is served is not a member at present, or nil.
 func (m *Membership) Missing() error {
 	m.mu.Lock()
@@ -64,22 +71,21 @@ func (m *Membership) Missing() error {
 	return m.missing
 }
 
-// patience is how long begin waits for an address in use: the process that was the member before is
-// about to end.
-const patience = 2 * time.Second
+// addressTime is how long begin waits for an address in use: the process that was the member before
+// is about to end.
+const addressTime = 2 * time.Second
 
 // begin makes the node of s a member, and returns the function that ends that. If late is set,
 // contexts of the node already wait for their directory. The node is then served in any case, and
 // becomes a member when it can. The same holds if only the member's address is not there: it may
 // come, and the programs of the node need it for other nodes only.
 func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
-	wait := patience
+	wait := addressTime
 	if late {
 		wait = 0
 	}
-	m.mu.Lock()
-	m.met = s.Met(m.name)
-	m.mu.Unlock()
+	met := s.Met(m.name)
+	m.set(func() { m.met = met })
 	changed := s.KeepMet(m.known)
 	life, stop := context.WithCancel(context.Background())
 	opening, cancel := context.WithCancelCause(s.Opening())
@@ -106,7 +112,11 @@ func (m *Membership) begin(s *directory.Server, late bool) (func(bool), error) {
 	return func(handOver bool) {
 		stop()
 		busy.Wait()
-		m.leave(handOver)
+		if handOver {
+			m.end((*Cluster).HandOver)
+		} else {
+			m.end((*Cluster).Close)
+		}
 	}, nil
 }
 
@@ -137,9 +147,7 @@ func (m *Membership) keep(life context.Context, s *directory.Server, changed fun
 		// Remedy: see to the network.
 		m.log.Warn("cluster: the member's address is gone: the node is served, and is not a member until it has an address", "err", why)
 		met := m.known()
-		m.mu.Lock()
-		m.met = met
-		m.mu.Unlock()
+		m.set(func() { m.met = met })
 		why = notMember(why)
 		m.end(func(c *Cluster) error { return c.abandon(fmt.Errorf("%w: %w", directory.ErrPartial, why)) })
 		m.goWithout(s, why)
@@ -182,9 +190,7 @@ func (m *Membership) awaitLoss(life context.Context, changed func()) error {
 
 // goWithout lets s answer as a node that cannot ask the other members, for the reason why.
 func (m *Membership) goWithout(s *directory.Server, why error) {
-	m.mu.Lock()
-	m.missing = why
-	m.mu.Unlock()
+	m.set(func() { m.missing = why })
 	s.Attach(directory.Unreachable(why))
 }
 
@@ -193,11 +199,9 @@ func (m *Membership) goWithout(s *directory.Server, why error) {
 func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 	logged := fmt.Sprint(m.Missing())
 	for backoff := 10 * time.Millisecond; ; backoff = min(2*backoff, time.Second) {
-		t := time.NewTimer(backoff/2 + rand.N(backoff))
 		select {
-		case <-t.C:
+		case <-time.After(backoff/2 + rand.N(backoff)):
 		case <-life.Done():
-			t.Stop()
 			return
 		}
 		err := m.enter(life, s, 0)
@@ -205,9 +209,7 @@ func (m *Membership) keepEntering(life context.Context, s *directory.Server) {
 			return
 		}
 		missing := notMember(err)
-		m.mu.Lock()
-		m.missing = missing
-		m.mu.Unlock()
+		m.set(func() { m.missing = missing })
 		if text := missing.Error(); text != logged && life.Err() == nil {
 			logged = text
 			// Cause: the same, for a new reason. Remedy: correct `err`.
@@ -241,9 +243,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	}
 	terms.Host = host(c.Addr()) // the address that was chosen, if Bind names every address
 	s.SetTerms(terms)
-	m.mu.Lock()
-	m.cluster, m.server, m.missing = c, s, nil
-	m.mu.Unlock()
+	m.set(func() { m.cluster, m.server, m.missing = c, s, nil })
 	s.Attach(c)
 	// Cause: this node is a member; `sealed`: there is a key.
 	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
@@ -288,22 +288,11 @@ func (m *Membership) openWithin(ctx context.Context, cfg Config, wait time.Durat
 		if ctx.Err() == nil && (!errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end)) {
 			return nil, err
 		}
-		t := time.NewTimer(10 * time.Millisecond) // no event tells when an address is free
 		select {
-		case <-t.C:
+		case <-time.After(10 * time.Millisecond): // no event tells when an address is free
 		case <-ctx.Done():
-			t.Stop()
 			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
-	}
-}
-
-// leave ends the cluster that enter opened, if there is one.
-func (m *Membership) leave(handOver bool) {
-	if handOver {
-		m.end((*Cluster).HandOver)
-	} else {
-		m.end((*Cluster).Close)
 	}
 }
 

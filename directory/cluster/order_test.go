@@ -16,9 +16,7 @@ import (
 func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, f := range add {
-		if err := f(p); err != nil {
-			t.Fatal(err)
-		}
+		check(t, f(p))
 	}
 	return p
 }
@@ -31,18 +29,14 @@ func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) 
 func TestConditions(t *testing.T) { inMemory(t, testConditions) }
 
 func testConditions(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
-	meet(t, a, b, c)
+	a, b, c := threeStations(t)
 	for i, s := range []*station{a, b, c} {
 		for k := range uint32(5) {
 			s.put(k+1, resource.Attrs{"type": "lamp", "load": fmt.Sprint(10*int(k) - 3*i)}) // least at c, most at a
 		}
 	}
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer dc.Close()
 	lamps := func() *resource.List { return pattern(resource.Match{"type": "lamp"}) }
 	least := func(l *resource.List) error { return l.OrderBy("load", false) }
@@ -67,18 +61,14 @@ func testConditions(t *testing.T) {
 	}
 	var loads []string
 	for r, err := range dc.FindAll(t.Context(), refined(t, lamps(), most)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		loads = append(loads, r.Attrs.GetString("load"))
 	}
 	if want := []string{"40", "37", "34", "30", "27", "24", "20", "17", "14", "10", "7", "4", "0", "-3", "-6"}; !slices.Equal(loads, want) {
 		t.Error(loads)
 	}
 	// A member that cannot be asked is left out, and named.
-	if err := c.c.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.c.HandOver())
 	best(refined(t, lamps(), least), 2, "-3", 2, 3)
 	if _, err := dc.Find(t.Context(), refined(t, pattern(resource.Match{"type": "chair"}), least)); !errors.Is(err, directory.ErrPartial) {
 		t.Error(err)

@@ -58,7 +58,7 @@ func appendQuestion(b []byte, kind byte, id resource.GID, pattern *resource.List
 	return append(b, pattern.Wire()...)
 }
 
-// patternIn returns the pattern of the question q, which is its end.
+// patternIn returns the pattern, the last part of the question q.
 func patternIn(q []byte) []byte {
 	switch {
 	case len(q) > 0 && q[0] == kindFind:

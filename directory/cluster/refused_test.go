@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -31,7 +30,7 @@ func TestRefusedIsNotDead(t *testing.T) { inMemory(t, testRefusedIsNotDead) }
 func testRefusedIsNotDead(t *testing.T) {
 	var log lines
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
-	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = log.logger() })
 	second, third := newStation(t, 2, keyed, first), newStation(t, 3, keyed, first)
 	meet(t, first, second, third)
 	a, b, c := first.c, second.c, third.c
@@ -40,9 +39,7 @@ func testRefusedIsNotDead(t *testing.T) {
 	watch.want(directory.Appeared, x)
 	watch.want(directory.Synced, resource.GID{})
 	for _, m := range []*Cluster{b, c} {
-		if err := m.SetKeys([]byte("the new key")); err != nil {
-			t.Fatal(err)
-		}
+		check(t, m.SetKeys([]byte("the new key")))
 	}
 	eventually.True(t, "both sides see that they are refused", func() bool {
 		if _, err := a.Find(t.Context(), lamps()); err != nil && !errors.Is(err, directory.ErrPartial) {
@@ -65,9 +62,7 @@ func testRefusedIsNotDead(t *testing.T) {
 	}
 	const warned = "members refuse this node"
 	eventually.True(t, "it is logged", func() bool { return log.count(warned) > 0 })
-	if err := a.SetKeys([]byte("the new key")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.SetKeys([]byte("the new key")))
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"type": "lamp"}, x)
 	for _, m := range []*Cluster{a, b, c} {
@@ -86,9 +81,7 @@ func testRefusedIsNotDead(t *testing.T) {
 // reaches it.
 func listening(t *testing.T, serve func(net.Conn)) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for {
@@ -112,9 +105,7 @@ func TestRefusalHasReason(t *testing.T) {
 	}
 	one, other := member(t, 1, keyed("one")), member(t, 2, keyed("other"))
 	seal, err := one.keyset.tls()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	blocked := listening(t, func(nc net.Conn) {
 		if _, err := seal.Server(t.Context(), nc); err == nil {
 			nc.Close()
@@ -146,9 +137,7 @@ func TestRefusals(t *testing.T) {
 		return func(c *Config) {
 			keyed("key", "test")(c)
 			cred, err := tls.FromSecrets("test", []byte(of+" is what makes the certificates"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			c.Credentials = cred
 		}
 	}

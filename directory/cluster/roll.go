@@ -14,13 +14,9 @@ import (
 // When a member has come, or has come back, one other member knows it before gossip tells the rest.
 // A no of all members that the asking member knows would deny what the newcomer has. So each no has
 // a checksum of the members that its sender knows. If that differs from the asking member's, the
-// asking member asks for the roll, which has for each member
-//
-//	node u48 | the lowest 16 bits of its epoch
-//
-// little-endian, in order. The roll may have a member of which the asking member has not heard in
-// this life. Then both exchange all they know, and the newcomer is asked too. A no is definite when
-// no member that said it knows a member that was not asked.
+// asking member asks for the roll. The roll may have a member of which the asking member has not
+// heard in this life. Then both exchange all they know, and the newcomer is asked too. A no is
+// definite when no member that said it knows a member that was not asked.
 
 // A roll has the members, and what other members are told about them. Nothing in it changes: so
 // what is asked of whom agrees with what is told of the members.

@@ -22,17 +22,13 @@ import (
 func TestKnownToOne(t *testing.T) { inMemory(t, testKnownToOne) }
 
 func testKnownToOne(t *testing.T) {
-	a := member(t, 1, unhurried)
-	b, c := member(t, 2, unhurried, a), member(t, 3, unhurried, a)
-	together(t, a, b, c)
+	a, b, c := three(t, unhurried, unhurried, unhurried)
 	for n := resource.NodeID(4); n < 12; n++ {
 		at := pattern(resource.Attrs{"at": name(n)})
 		d := member(t, n, func(cfg *Config) {
 			unhurried(cfg)
 			id := resource.MakeGID(n, 1, 1)
-			if _, err := cfg.DB.Put(id, id.Context(), at); err != nil {
-				t.Fatal(err)
-			}
+			check(t, second(cfg.DB.Put(id, id.Context(), at)))
 		}, b)
 		eventually.True(t, "one member knows the newcomer", func() bool { return knows(b, n) })
 		if err := second(a.Find(t.Context(), at)); err != nil {
@@ -53,9 +49,7 @@ func testKnownToOne(t *testing.T) {
 func TestRoll(t *testing.T) { inMemory(t, testRoll) }
 
 func testRoll(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, b := two(t)
 	a.members.mu.Lock()
 	a.members.nodes[5] = &node{addr: "127.0.0.1:1", epoch: 0x77 << 32, lost: time.Now()}
 	a.members.publishLocked()

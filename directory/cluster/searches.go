@@ -92,7 +92,11 @@ func (d *searches) castLocked(p *search.Packet) {
 // receive handles a packet of another member. at is where the sender awaits an answer; nil means at
 // its port.
 func (d *searches) receive(from resource.NodeID, at *net.UDPAddr, p *search.Packet) {
-	out := d.advance(nil, func() bool { return !d.node.Timeless(p) }, func(now time.Time) {
+	out := d.advance(nil, func() {
+		var now time.Time
+		if !d.node.Timeless(p) {
+			now = time.Now()
+		}
 		d.countAnswerLocked(from, p)
 		d.node.Receive(now, from, p)
 	})
@@ -107,16 +111,11 @@ func (d *searches) receive(from resource.NodeID, at *net.UDPAddr, p *search.Pack
 // tick lets the node handle what was not answered in time. The timer calls it in a goroutine of its
 // own.
 func (d *searches) tick() {
-	d.step(func(now time.Time) {
+	d.send(d.advance(nil, func() {
 		d.due = time.Time{}
-		d.node.Tick(now)
-	})
+		d.node.Tick(time.Now())
+	}))
 }
-
-// step calls f with mu held, and sends the datagrams that the node wants sent.
-func (d *searches) step(f func(now time.Time)) { d.send(d.advance(nil, always, f)) }
-
-func always() bool { return true }
 
 // send sends the datagrams that advance returned, and keeps the slice to be used again.
 func (d *searches) send(out []mux.Out) {
@@ -148,19 +147,14 @@ func forReuse(out []mux.Out) []mux.Out {
 	return out[:0]
 }
 
-// advance calls f with mu held, and returns the datagrams that the node wants sent: see send. f
-// gets the time only if timely, called with mu held, reports true, and a zero time otherwise. The
+// advance calls f with mu held, and returns the datagrams that the node wants sent: see send. The
 // result uses out's array if out is not nil.
-func (d *searches) advance(out []mux.Out, timely func() bool, f func(now time.Time)) []mux.Out {
+func (d *searches) advance(out []mux.Out, f func()) []mux.Out {
 	d.mu.Lock()
-	var now time.Time
-	if timely() {
-		now = time.Now()
-	}
 	if d.out = out; out == nil {
 		d.out, d.spare = d.spare, nil
 	}
-	f(now)
+	f()
 	out, casts, silent := d.out, d.casts, d.silent
 	d.out, d.casts, d.silent = nil, nil, nil
 	d.armLocked()
@@ -224,7 +218,13 @@ func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin be
 		return search.Result{}, context.Cause(ctx)
 	}
 	w.state.Store(waiterPolls)
-	w.out = d.advance(w.out[:0], func() bool { return timely }, func(now time.Time) { w.id = begin(d.node, now, w) })
+	w.out = d.advance(w.out[:0], func() {
+		var now time.Time
+		if timely {
+			now = time.Now()
+		}
+		w.id = begin(d.node, now, w)
+	})
 	if w.tally.begun == 0 {
 		w.tally.begun = time.Since(d.born)
 	}
@@ -248,7 +248,7 @@ func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin be
 	case <-d.life.Done():
 		err = context.Cause(d.life)
 	}
-	d.step(func(time.Time) { d.node.Cancel(w.id) })
+	d.send(d.advance(nil, func() { d.node.Cancel(w.id) }))
 	select { // the search does not call w.Ended any more
 	case <-w.woken:
 	default:
@@ -256,8 +256,8 @@ func (d *searches) runWith(ctx context.Context, w *waiter, timely bool, begin be
 	return search.Result{}, err
 }
 
-// startClock starts the clock of the search, so that it goes on if no answer comes. Mostly the
-// answer comes before.
+// startClock sets the time-out after the packets are sent: the usual quick answer pays for no
+// clock.
 func (d *searches) startClock(w *waiter) {
 	now := time.Now()
 	d.mu.Lock()

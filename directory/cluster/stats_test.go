@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
-	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
@@ -35,7 +34,7 @@ func TestSearchStats(t *testing.T) {
 		others   int
 		want     string
 	}{{strategy.Unicast, 0, 2, "unicast"}, {strategy.Tree, 2, 6, "tree"}} {
-		t.Run(c.want, func(t *testing.T) {
+		inMemory(t, func(t *testing.T) {
 			// A late answer leads to no other packet, and to no other method.
 			a := member(t, 1, func(cfg *Config) { cfg.Strategy, cfg.Fan, cfg.Hop = c.strategy, c.fan, 5*time.Second })
 			all := []*Cluster{a}
@@ -45,17 +44,8 @@ func TestSearchStats(t *testing.T) {
 			together(t, all...)
 			b := all[1]
 			id, gone := put(t, b, 1, resource.Attrs{"type": "gpu"}), put(t, b, 2, resource.Attrs{"type": "old"})
-			for _, typ := range []string{"gpu", "old"} {
-				eventually.True(t, "the summary has come", func() bool {
-					a.summaries.mu.Lock()
-					defer a.summaries.mu.Unlock()
-					s := a.summaries.filters.Of(b.cfg.Node)
-					return s != nil && s.May(pattern(resource.Match{"type": typ}))
-				})
-			}
-			if err := b.cfg.DB.Delete(gone); err != nil {
-				t.Fatal(err)
-			}
+			summarized(t, a, b, pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "old"}))
+			check(t, b.cfg.DB.Delete(gone))
 			want := func(got, want error) {
 				t.Helper()
 				if !errors.Is(got, want) {
@@ -103,9 +93,7 @@ func TestMemberStats(t *testing.T) { inMemory(t, testMemberStats) }
 func testMemberStats(t *testing.T) {
 	key := []byte("0123456789abcdef")
 	keyed := func(c *Config) { c.Keys = [][]byte{key, []byte("fedcba9876543210")} }
-	a := member(t, 1, keyed)
-	b, c := member(t, 2, keyed, a), member(t, 3, keyed, a)
-	together(t, a, b, c)
+	a, b, c := three(t, keyed, keyed, keyed)
 	if st := a.Stats(); st.Joins != 2 || st.Alive != 3 || st.Keys != 2 {
 		t.Errorf("%+v", st)
 	}
@@ -116,9 +104,7 @@ func testMemberStats(t *testing.T) {
 	eventually.True(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
 	b.Close()
 	eventually.True(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
-	if err := c.HandOver(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.HandOver())
 	eventually.True(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
 	if st := a.Stats(); st.Silence != 0 {
 		t.Errorf("nobody lives, and is silent for %v", st.Silence)
@@ -138,20 +124,6 @@ func TestSilence(t *testing.T) {
 	n.member(2, true, false, false)
 	if d := n.silence(now); d != time.Second || n.deaths.Load() != 1 {
 		t.Error(d)
-	}
-}
-
-func TestNobodyToAsk(t *testing.T) {
-	c, err := Open(Config{Node: 1, DB: database.New(), Name: "test", Bind: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := c.Find(t.Context(), pattern(resource.Match{"a": "b"})); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
-	if s := searchesOf(c, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
-		t.Errorf("%+v", s)
 	}
 }
 

@@ -16,9 +16,7 @@ import (
 // members sleep while they wait, and some poll.
 func TestStrategies(t *testing.T) {
 	port, err := freeaddr.Port()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	group := fmt.Sprint("127.255.255.255:", port)
 	for name, by := range map[string]strategy.Strategy{"auto": strategy.Auto, "broadcast": strategy.Broadcast, "unicast": strategy.Unicast, "tree": strategy.Tree} {
 		for _, group := range []string{"", group} {

@@ -15,12 +15,9 @@ import (
 )
 
 // A stream to a member begins with its purpose: the member's directory, or a question. Then it
-// names the calling and the called member, each in its present life:
-//
-//	'W' or 'Q' | zero × 7 | caller u64 | its epoch u64 | the callee's u64
-//
-// Where gossip is sealed, only members know the epochs. A program that has the callee's address and
-// is not the callee, or is the callee in another life, closes the stream.
+// names the calling and the called member, each in its present life (question.go draws it). Where
+// gossip is sealed, only members know the epochs. A program that has the callee's address and is
+// not the callee, or is the callee in another life, closes the stream.
 const (
 	directoryByte = 'W'
 	questionByte  = 'Q'

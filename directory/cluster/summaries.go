@@ -22,8 +22,6 @@ type summaries struct {
 	filters *search.Filters
 }
 
-func newSummaries(c *core) *summaries { return &summaries{core: c, filters: search.NewFilters()} }
-
 // candidates returns some members whose summary has all attributes that the pattern names.
 func (s *summaries) candidates(pattern *resource.List) []resource.NodeID {
 	s.mu.Lock()

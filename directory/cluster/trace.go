@@ -18,8 +18,7 @@ import (
 // socket.
 const unicastAtOnce = 64
 
-// trace searches the other members as find does, or with the given strategy, and reports how the
-// search went.
+// trace implements Cluster.Trace.
 func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (directory.Trace, error) {
 	q := question(kindFind, resource.GID{}, pattern)
 	begun := time.Now()
@@ -28,11 +27,8 @@ func (a *asker) trace(ctx context.Context, by strategy.Strategy, pattern *resour
 	}
 	var t directory.Trace
 	rec := &search.Recorder{Begun: begun}
-	switch by {
-	case strategy.Tree:
-		rec.Everybody, rec.Strategy = true, strategy.Tree
-	case strategy.Broadcast:
-		rec.Everybody, rec.Strategy = true, strategy.Broadcast
+	if by != strategy.Auto {
+		rec.Everybody, rec.Strategy = true, by
 	}
 	r, err := a.searches.run(ctx, among(nil, 0, q, rec))
 	if err != nil {
@@ -65,32 +61,25 @@ func (a *asker) traceUnicast(ctx context.Context, q []byte, begun time.Time) (di
 	var mu sync.Mutex // guards t and first
 	var t directory.Trace
 	var first error
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, unicastAtOnce)
-	for _, m := range a.members.otherMembers() {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			rec := &search.Recorder{Begun: begun}
-			r, err := a.searches.run(ctx, among([]resource.NodeID{m}, 0, q, rec))
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				first = err
-				return
-			}
-			add(&t, rec)
-			if len(r.Failed) > 0 {
-				t.Failed = append(t.Failed, m)
-				return
-			}
-			t.Covered++
-			if r.Found && t.Found.IsZero() {
-				t.Found = t.Steps[len(t.Steps)-1].Found
-			}
-		})
-	}
-	wg.Wait()
+	atOnce(a.members.otherMembers(), unicastAtOnce, func(_ int, m resource.NodeID) {
+		rec := &search.Recorder{Begun: begun}
+		r, err := a.searches.run(ctx, among([]resource.NodeID{m}, 0, q, rec))
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			first = err
+			return
+		}
+		add(&t, rec)
+		if len(r.Failed) > 0 {
+			t.Failed = append(t.Failed, m)
+			return
+		}
+		t.Covered++
+		if r.Found && t.Found.IsZero() {
+			t.Found = t.Steps[len(t.Steps)-1].Found
+		}
+	})
 	slices.Sort(t.Failed)
 	slices.SortStableFunc(t.Steps, func(a, b directory.TraceStep) int { return int(a.Asked - b.Asked) })
 	return t, first

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +23,7 @@ import (
 // freeGroup returns a multicast group on this machine that no other test uses.
 func freeGroup(t *testing.T) string {
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer c.Close()
 	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
 }
@@ -40,7 +40,9 @@ func noMember(t *testing.T, a *Cluster, by strategy.Strategy, others int) direct
 
 // A trace tells which members were asked, how, and with what result. With unicast it shows every
 // member.
-func TestTrace(t *testing.T) {
+func TestTrace(t *testing.T) { inMemory(t, testTrace) }
+
+func testTrace(t *testing.T) {
 	small := func(c *Config) { c.Fan, c.Spread, c.Hop = 2, time.Hour, time.Second } // no summaries
 	cs := []*Cluster{member(t, 1, small)}
 	for i := range resource.NodeID(5) {
@@ -132,14 +134,12 @@ func TestTraceCast(t *testing.T) {
 func TestSilent(t *testing.T) { inMemory(t, testSilent) }
 
 func testSilent(t *testing.T) {
-	deaf := func(c *Config) { c.Sure = func() bool { return false } }
-	quick := func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }
-	a := member(t, 1, quick)
-	b, c := member(t, 2, nil, a), member(t, 3, deaf, a)
-	together(t, a, b, c)
-	miss := pattern(resource.Match{"type": "none"})
+	var sure atomic.Bool // the third member does not know yet what its node has
+	a, _, c := three(t, func(c *Config) { c.Hop, c.Patience = 400*time.Millisecond, 100*time.Millisecond }, nil, func(c *Config) { c.Sure = sure.Load })
+	id := put(t, c, 1, resource.Attrs{"type": "there"})
+	what, miss := resource.Match{"type": "there"}, resource.Match{"type": "none"}
 	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		tr, err := a.Trace(t.Context(), by, miss)
+		tr, err := a.Trace(t.Context(), by, pattern(miss))
 		if err != nil || tr.Covered != 1 || !slices.Equal(tr.Failed, []resource.NodeID{3}) {
 			t.Errorf("%v: %+v, %v", by, tr, err)
 		}
@@ -149,25 +149,34 @@ func testSilent(t *testing.T) {
 			}
 		}
 	}
-	if _, err := a.Find(t.Context(), miss); !errors.Is(err, directory.ErrPartial) {
+	finds(t, a, what, id)
+	if _, err := a.Find(t.Context(), pattern(miss)); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "[000000000003]") {
 		t.Errorf("found where one is silent: %v", err)
 	}
-	var cov directory.Coverage
-	for _, err := range a.All(t.Context(), miss, &cov) {
-		t.Errorf("something, %v", err)
+	if _, err := a.Lookup(t.Context(), id.WithSerial(9), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
+		t.Errorf("by identifier: %v", err)
 	}
-	if cov.Covered != 1 || !slices.Equal(cov.Failed, []resource.NodeID{3}) {
-		t.Errorf("%+v", cov)
+	for _, of := range []resource.Match{what, miss} { // a cursor would lack what is about to be offered again
+		var cov directory.Coverage
+		for _, err := range a.All(t.Context(), pattern(of), &cov) {
+			t.Errorf("something, %v", err)
+		}
+		if cov.Covered != 1 || !slices.Equal(cov.Failed, []resource.NodeID{3}) || !errors.Is(cov.Err(), directory.ErrPartial) {
+			t.Errorf("%+v", cov)
+		}
 	}
+	if n := c.answers.cursors.count(); n > 0 || !c.answers.mayAnswer(question(kindRoll, resource.GID{}, pattern(nil))) {
+		t.Errorf("%d cursors, or its members are not told", n)
+	}
+	sure.Store(true)
+	denies(t, a, miss)
 }
 
 // Many traces at once end, while members come and go.
 func TestTracesAtOnce(t *testing.T) { inMemory(t, testTracesAtOnce) }
 
 func testTracesAtOnce(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
+	a, b := two(t)
 	ended := make(chan error, 30)
 	for i := range cap(ended) {
 		go func() {
@@ -180,25 +189,5 @@ func testTracesAtOnce(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// The end of a listing tells which members were asked.
-func TestCoverage(t *testing.T) { inMemory(t, testCoverage) }
-
-func testCoverage(t *testing.T) {
-	a := member(t, 1, nil)
-	b := member(t, 2, nil, a)
-	together(t, a, b)
-	put(t, b, 1, resource.Attrs{"type": "gpu"})
-	var cov directory.Coverage
-	n := 0
-	for _, err := range a.All(t.Context(), pattern(resource.Match{"type": "gpu"}), &cov) {
-		if n++; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n != 1 || cov.Covered != 1 || cov.Err() != nil {
-		t.Errorf("%d answers, %+v", n, cov)
 	}
 }

@@ -51,12 +51,7 @@ type watching struct {
 // directory that replaces another one is about to meet its members.
 const firstMembers resource.NodeID = 0
 
-func newWatches(c *core, members *memberTable, j *joiner, s *streams, x *exchanges) *watches {
-	return &watches{core: c, members: members, joiner: j, streams: s, exchanges: x, all: map[uint64]*watching{}, feeds: map[resource.NodeID]*feed{}}
-}
-
-// watch keeps the given watch informed of what the other members have that matches: see
-// directory.Remote.
+// watch implements Cluster.Watch.
 func (ws *watches) watch(pattern *resource.List, to *database.Watch) (end func()) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

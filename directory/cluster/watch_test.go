@@ -98,6 +98,25 @@ func (s *station) put(serial uint32, a resource.Attrs) resource.GID {
 	return put(s.t, s.c, serial, a)
 }
 
+// twoStations and threeStations are two and three for stations.
+func twoStations(t *testing.T, changes ...func(*Config)) (a, b *station) {
+	t.Helper()
+	changes = append(changes, nil, nil)
+	a = newStation(t, 1, changes[0])
+	b = newStation(t, 2, changes[1], a)
+	meet(t, a, b)
+	return a, b
+}
+
+func threeStations(t *testing.T, changes ...func(*Config)) (a, b, c *station) {
+	t.Helper()
+	changes = append(changes, nil, nil, nil)
+	a = newStation(t, 1, changes[0])
+	b, c = newStation(t, 2, changes[1], a), newStation(t, 3, changes[2], a)
+	meet(t, a, b, c)
+	return a, b, c
+}
+
 func meet(t *testing.T, ss ...*station) {
 	t.Helper()
 	var cs []*Cluster
@@ -167,7 +186,7 @@ func (w *watcher) take(ev directory.Event) {
 // want waits for the given events in any order. Any other event is an error.
 func (w *watcher) want(kind directory.EventKind, ids ...resource.GID) {
 	w.t.Helper()
-	for limit := time.After(eventually.Patience); len(ids) > 0; {
+	for limit := time.After(eventually.Timeout); len(ids) > 0; {
 		select {
 		case ev := <-w.events:
 			i := slices.Index(ids, ev.ID)
@@ -196,10 +215,10 @@ func lamps() *resource.List { return pattern(resource.Match{"type": "lamp"}, "na
 
 // A watch tells what all members have, then Synced, then what changes on any node. When a member
 // leaves, its resources are gone. When it is back, they appear again.
-func TestWatch(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b, c := newStation(t, 2, nil, a), newStation(t, 3, nil, a)
-	meet(t, a, b, c)
+func TestWatch(t *testing.T) { inMemory(t, testWatch) }
+
+func testWatch(t *testing.T) {
+	a, b, c := threeStations(t)
 	there := []resource.GID{a.put(1, lamp), b.put(1, lamp), c.put(1, lamp), c.put(2, lamp)}
 	b.put(3, resource.Attrs{"type": "other"})
 	var ws []*watcher
@@ -213,18 +232,12 @@ func TestWatch(t *testing.T) {
 	for _, w := range ws {
 		w.want(directory.Appeared, fresh)
 	}
-	if _, err := b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"})); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"}))))
 	for _, w := range ws {
 		w.want(directory.Changed, fresh)
 	}
-	if _, err := b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"})); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.srv.Database().Delete(there[3]); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
+	check(t, c.srv.Database().Delete(there[3]))
 	for _, w := range ws {
 		w.want(directory.Gone, fresh, there[3])
 	}
@@ -243,33 +256,23 @@ func TestWatch(t *testing.T) {
 func TestWatchIDs(t *testing.T) { inMemory(t, testWatchIDs) }
 
 func testWatchIDs(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b := newStation(t, 2, nil, a)
-	meet(t, a, b)
+	a, b := twoStations(t)
 	here, there := a.put(1, lamp), b.put(1, lamp)
 	b.put(2, lamp)
 	never := b.put(3, lamp)
-	if err := b.srv.Database().Delete(never); err != nil {
-		t.Fatal(err)
-	}
+	check(t, b.srv.Database().Delete(never))
 	ids, err := resource.NewIDs(here, there, never)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	w := a.watch(ids)
 	w.want(directory.Appeared, here, there)
 	w.want(directory.Synced, resource.GID{})
-	if _, err := b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"})); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
 	w.want(directory.Changed, there)
 	b.c.Close()
 	w.want(directory.Gone, there)
 	b.open()
 	w.want(directory.Appeared, there)
-	if err := a.srv.Database().Delete(here); err != nil {
-		t.Fatal(err)
-	}
+	check(t, a.srv.Database().Delete(here))
 	w.want(directory.Gone, here)
 	w.none("in the end")
 }
@@ -278,9 +281,7 @@ func testWatchIDs(t *testing.T) {
 func TestWatchThroughRestart(t *testing.T) { inMemory(t, testWatchThroughRestart) }
 
 func testWatchThroughRestart(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b := newStation(t, 2, nil, a)
-	meet(t, a, b)
+	a, b := twoStations(t)
 	var ids []resource.GID
 	for i := range uint32(10) {
 		ids = append(ids, b.put(i+1, lamp))
@@ -291,19 +292,11 @@ func testWatchThroughRestart(t *testing.T) {
 	b.c.HandOver()
 	db := b.srv.Database()
 	changed, gone, stays := ids[0], ids[1], ids[2:]
-	if _, err := db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"})); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Delete(gone); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second(db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"}))))
+	check(t, db.Delete(gone))
 	again := stays[0] // its context offers it again, before the server has heard of all contexts
-	if err := db.Delete(again); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Offer(again, again.Context(), 1, pattern(lamp)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, db.Delete(again))
+	check(t, db.Offer(again, again.Context(), 1, pattern(lamp)))
 	b.open()
 	w.want(directory.Changed, changed)
 	w.want(directory.Gone, gone)
@@ -394,9 +387,7 @@ func testWatchLiar(t *testing.T) {
 // A program that is no member, or that addresses another member or life, gets no answer.
 func TestStreamStrangers(t *testing.T) {
 	key := func(c *Config) { c.Keys = [][]byte{[]byte("0123456789abcdef")} }
-	a := newStation(t, 1, key)
-	b := newStation(t, 2, key, a)
-	meet(t, a, b)
+	a, b := twoStations(t, key, key)
 	mine, theirs := b.c.mux.Epoch(), a.c.mux.Epoch()
 	for what, h := range map[string][]byte{
 		"nothing but the protocol": []byte("RDIR\x02\x05\x00\x00aaaaaaaaaaaaaaaaaaaaaaaa"),
@@ -409,9 +400,7 @@ func TestStreamStrangers(t *testing.T) {
 		"more than zeros":          slices.Replace(head(directoryByte, 2, mine, theirs), 1, 2, 1),
 	} {
 		nc, err := net.Dial("tcp", a.c.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		_, _ = nc.Write(append(h, "RDIR\x02\x05\x00\x00"...))
 		_ = nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 		if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -430,17 +419,15 @@ func TestStreamStrangers(t *testing.T) {
 }
 
 // Many watches of a node share one stream to each member, which ends with the last of them.
-func TestWatchesShareStream(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b := newStation(t, 2, nil, a)
-	meet(t, a, b)
+func TestWatchesShareStream(t *testing.T) { inMemory(t, testWatchesShareStream) }
+
+func testWatchesShareStream(t *testing.T) {
+	a, b := twoStations(t)
 	id := b.put(1, lamp)
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer dc.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	var wg, seen sync.WaitGroup
 	leave := make(chan struct{})
@@ -488,7 +475,7 @@ func TestWatchesShareStream(t *testing.T) {
 func TestWatchChurn(t *testing.T) { inMemory(t, testWatchChurn) }
 
 func testWatchChurn(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	a := newStation(t, 1, nil)
@@ -518,13 +505,9 @@ func testWatchChurn(t *testing.T) {
 			next++
 		case n < 700:
 			l := pattern(resource.Attrs{"type": kind, "name": fmt.Sprint(n)})
-			if _, err := ss[id.Node()-1].srv.Database().Update(id, 0, l); err != nil {
-				t.Fatal(err)
-			}
+			check(t, second(ss[id.Node()-1].srv.Database().Update(id, 0, l)))
 		case n < 970:
-			if err := ss[id.Node()-1].srv.Database().Delete(id); err != nil {
-				t.Fatal(err)
-			}
+			check(t, ss[id.Node()-1].srv.Database().Delete(id))
 			delete(live, id)
 		case n < 996:
 			s.cut()
@@ -536,9 +519,7 @@ func testWatchChurn(t *testing.T) {
 			}
 			for range r.IntN(5) { // changes while the member is gone
 				id := resource.MakeGID(s.cfg.Node, 1, next)
-				if _, err := db.Put(id, id.Context(), pattern(lamp)); err != nil {
-					t.Fatal(err)
-				}
+				check(t, second(db.Put(id, id.Context(), pattern(lamp))))
 				live[id] = true
 				next++
 			}
@@ -560,21 +541,11 @@ func testWatchChurn(t *testing.T) {
 		}
 	}
 	defer func() {
-		if t.Failed() {
-			for i, w := range ws {
-				w.mu.Lock()
-				for id, rev := range want {
-					if w.knows[id] != rev {
-						t.Logf("watch %d knows revision %d of %v, want %d", i, w.knows[id], id, rev)
-					}
-				}
-				for id := range w.knows {
-					if want[id] == 0 {
-						t.Logf("watch %d knows %v", i, id)
-					}
-				}
-				w.mu.Unlock()
+		for i, w := range ws {
+			if w.mu.Lock(); t.Failed() {
+				t.Logf("watch %d knows %v, want %v", i, w.knows, want)
 			}
+			w.mu.Unlock()
 		}
 	}()
 	for i, w := range ws {
@@ -594,20 +565,18 @@ func testWatchChurn(t *testing.T) {
 //
 // Promise (Watches): A slow reader delays no other watch, and is told the latest state of each
 // resource.
-func TestWatchSlowReader(t *testing.T) {
-	a := newStation(t, 1, nil)
-	b := newStation(t, 2, nil, a)
-	meet(t, a, b)
+func TestWatchSlowReader(t *testing.T) { inMemory(t, testWatchSlowReader) }
+
+func testWatchSlowReader(t *testing.T) {
+	a, b := twoStations(t)
 	id := b.put(1, resource.Attrs{"type": "lamp", "n": "0"})
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer dc.Close()
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	reports := 0
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	const changes = 5000
 	wg.Go(func() {
@@ -628,9 +597,7 @@ func TestWatchSlowReader(t *testing.T) {
 	<-slow
 	w := a.watch(pattern(resource.Match{"type": "lamp"}, "n"))
 	for i := range changes {
-		if _, err := b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)})); err != nil {
-			t.Fatal(err)
-		}
+		check(t, second(b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)}))))
 	}
 	eventually.True(t, "the other sees the last", func() bool {
 		w.mu.Lock()

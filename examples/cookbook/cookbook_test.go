@@ -19,10 +19,21 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // soon returns a context that ends with the test, or after a minute.
 func soon(t *testing.T) context.Context { return eventually.Context(t) }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // register registers a resource with these attributes.
 func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
@@ -107,10 +118,7 @@ func TestShops(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	for i, prices := range []map[string]int{{"pear": 3}, {"apple": 1}, {"pear": 2, "apple": 2}} {
-		s, err := OpenShop(ctx, cluster.Open(i%2), fmt.Sprint(i), prices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must(OpenShop(ctx, cluster.Open(i%2), fmt.Sprint(i), prices))
 		defer s.Close(ctx)
 	}
 	got, err := Quotes(ctx, cluster.Open(0), Order{"pear", 10})
@@ -127,10 +135,7 @@ func TestDistribute(t *testing.T) {
 	for i := range tasks {
 		tasks[i], want[i] = i, i*i
 	}
-	ends, err := cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := must(cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"}))
 	go func() { // this worker ends with its first task in hand
 		if _, err := ends.Recv(ctx); err != nil {
 			t.Error(err)
@@ -138,10 +143,7 @@ func TestDistribute(t *testing.T) {
 		ends.Context().Close()
 	}()
 	for range 2 {
-		s, err := Work(ctx, cluster.Open(1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must(Work(ctx, cluster.Open(1)))
 		defer s.Close(ctx)
 	}
 	got, err := Distribute(ctx, c, tasks)
@@ -173,10 +175,7 @@ func TestPublish(t *testing.T) {
 	publisher := register(t, cluster.Open(0), nil)
 	var receivers []*rocl.Resource
 	for i := range 3 {
-		r, err := Subscribe(ctx, cluster.Open(i%2), "GO")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(Subscribe(ctx, cluster.Open(i%2), "GO"))
 		receivers = append(receivers, r)
 	}
 	if n, err := Publish(ctx, publisher, "GO", "42"); n != 3 || err != nil {
@@ -198,10 +197,7 @@ func TestPublishNow(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	publisher := register(t, cluster.Open(0), nil)
-	slow, err := Subscribe(ctx, cluster.Open(1), "GO")
-	if err != nil {
-		t.Fatal(err)
-	}
+	slow := must(Subscribe(ctx, cluster.Open(1), "GO"))
 	for range 100 { // as many as its mailbox holds
 		if _, err := Publish(ctx, publisher, "GO", "42"); err != nil {
 			t.Fatal(err)
@@ -218,9 +214,7 @@ func TestPublishNow(t *testing.T) {
 		m.Release()
 	}
 	for n := 0; n == 0; { // until the publisher's context knows that there is room again
-		if n, err = PublishNow(ctx, publisher, "GO", "44"); err != nil {
-			t.Fatal(err)
-		}
+		n = must(PublishNow(ctx, publisher, "GO", "44"))
 	}
 	m, err := slow.Recv(ctx)
 	if err != nil || string(m.Bytes()) != "44" {
@@ -346,10 +340,7 @@ func TestSendLent(t *testing.T) {
 			mem := bytes.Repeat([]byte("large"), 100_000)
 			sent := make(chan error, 1)
 			go func() { sent <- SendLent(ctx, me, you.ID(), 0, mem) }()
-			m, err := you.Recv(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := must(you.Recv(ctx))
 			if !bytes.Equal(m.Bytes(), mem) {
 				t.Error("another message arrived")
 			}
@@ -372,20 +363,14 @@ func TestOfferAndFetch(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	endpoint := func(node int) *bulk.Endpoint {
-		ep, err := bulk.Open(ctx, cluster.Open(node))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ep := must(bulk.Open(ctx, cluster.Open(node)))
 		t.Cleanup(func() { ep.Close(context.Background()) })
 		return ep
 	}
 	here, there := endpoint(0), endpoint(1)
 	me, you := register(t, cluster.Open(0), nil), register(t, cluster.Open(1), nil)
 	mem := bytes.Repeat([]byte("large"), 1_000_000)
-	region, err := Offer(ctx, here, me, you.ID(), mem)
-	if err != nil {
-		t.Fatal(err)
-	}
+	region := must(Offer(ctx, here, me, you.ID(), mem))
 	var got bytes.Buffer
 	if err := Fetch(ctx, there, you, &got); err != nil || !bytes.Equal(got.Bytes(), mem) {
 		t.Errorf("fetched %d bytes, %v", got.Len(), err)

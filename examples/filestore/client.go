@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -48,43 +46,26 @@ func (cl *client) close() {
 	_ = cl.rpc.Close()
 }
 
-// isGone reports whether err says that a server has ended. An rpc.Error is an answer of the server:
-// if it matches rocl.ErrGone, for example, the handler has met that error. Only rpc.ErrClosed says
-// that the server itself is ending.
-func isGone(err error) bool {
-	if answer := (*rpc.Error)(nil); errors.As(err, &answer) {
-		return errors.Is(answer, rpc.ErrClosed)
-	}
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rocl.ErrNoReply)
-}
-
-// servers returns all servers, in the order in which a file of this name is put on them. The order
-// follows from the folders that they serve, so a server that is started again has the same place.
-func (cl *client) servers(ctx context.Context, name string) ([]rocl.GID, error) {
-	type ranked struct {
-		id     rocl.GID
-		weight uint64
-	}
-	var all []ranked
+// serverOf returns the server on which a file of this name is put. That follows from the folders
+// that the servers serve, so a server that is started again has the same files.
+func (cl *client) serverOf(ctx context.Context, name string) (id rocl.GID, err error) {
+	var most uint64
 	for f, err := range cl.c.FindAll(ctx, service) {
 		if err != nil {
-			return nil, err
+			return id, err
 		}
-		all = append(all, ranked{f.ID, xxhash.Sum64String(f.Attrs.GetString("dir") + "\x00" + name)})
+		if weight := xxhash.Sum64String(f.Attrs.GetString("dir") + "\x00" + name); id.IsZero() || weight > most {
+			id, most = f.ID, weight
+		}
 	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("no server: %w", rocl.ErrNotFound)
+	if id.IsZero() {
+		err = fmt.Errorf("no server: %w", rocl.ErrNotFound)
 	}
-	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(b.weight, a.weight), a.id.Compare(b.id)) })
-	ids := make([]rocl.GID, len(all))
-	for i, r := range all {
-		ids[i] = r.id
-	}
-	return ids, nil
+	return id, err
 }
 
-// put stores a file on several servers. If one ends meanwhile, put stores the file on the next one.
-func (cl *client) put(ctx context.Context, path string, copies int) error {
+// put stores a file.
+func (cl *client) put(ctx context.Context, path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -99,61 +80,42 @@ func (cl *client) put(ctx context.Context, path string, copies int) error {
 		return err
 	}
 	what := file{filepath.Base(path), size, sum}
-	ids, err := cl.servers(ctx, what.Name)
+	id, err := cl.serverOf(ctx, what.Name)
 	if err != nil {
 		return err
 	}
-	stored := 0
-	var lost error
-	for _, id := range ids {
-		if stored == copies {
-			break
-		}
-		began, err := cl.putOn(ctx, id, f, what)
-		switch {
-		case err == nil:
-			stored++
-			fmt.Printf("%s: %d bytes to %v", what.Name, size-began, id)
-			if began > 0 {
-				fmt.Printf(", which had %d", began)
-			}
-			fmt.Println()
-		case isGone(err):
-			lost = err
-		default:
-			return err
-		}
+	began, err := rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{File: what})
+	if err == nil && began < size {
+		err = cl.putRest(ctx, id, f, what, began)
 	}
-	if stored < copies {
-		return errors.Join(fmt.Errorf("put %s: stored on %d servers of %d", path, stored, copies), lost)
+	if err != nil {
+		return fmt.Errorf("put %s: %w", path, err)
 	}
+	fmt.Printf("%s: %d bytes to %v", what.Name, size-began, id)
+	if began > 0 {
+		fmt.Printf(", which had %d", began)
+	}
+	fmt.Println()
 	return nil
 }
 
-// putOn stores a file on one server. It returns how many bytes the server had before.
-func (cl *client) putOn(ctx context.Context, id rocl.GID, f io.ReaderAt, what file) (began int64, err error) {
-	have, err := rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{File: what})
-	if began = have; err != nil {
-		return began, err
-	}
-	if have == what.Size {
-		return began, nil
-	}
+// putRest stores the rest of a file on a server, which has its first bytes.
+func (cl *client) putRest(ctx context.Context, id rocl.GID, f io.ReaderAt, what file, have int64) error {
 	buf, err := cl.c.BufferWait(ctx, int(min(cl.window, what.Size-have)))
 	if err != nil {
-		return began, err
+		return err
 	}
 	defer buf.Release()
 	for have < what.Size {
 		p := buf.Bytes()[:min(int64(buf.Len()), what.Size-have)]
 		if _, err := f.ReadAt(p, have); err != nil && err != io.EOF {
-			return began, err
+			return err
 		}
 		if have, err = cl.append(ctx, id, what, have, buf, len(p)); err != nil {
-			return began, err
+			return err
 		}
 	}
-	return began, nil
+	return nil
 }
 
 // append makes a server pull the first n bytes of a buffer.
@@ -168,57 +130,18 @@ func (cl *client) append(ctx context.Context, id rocl.GID, what file, off int64,
 	return rpc.Call[appendArgs, int64](ctx, cl.rpc, id, "append", appendArgs{what, off, r.Argument()})
 }
 
-// find returns the description of a file by the first server that has it, and the servers that have
-// this version.
-func (cl *client) find(ctx context.Context, name string) (what file, have []rocl.GID, err error) {
-	ids, err := cl.servers(ctx, name)
-	if err != nil {
-		return what, nil, err
-	}
-	err = fs.ErrNotExist
-	for _, id := range ids {
-		f, e := rpc.Call[string, file](ctx, cl.rpc, id, "stat", name)
-		switch {
-		case e == nil && len(have) > 0 && f != what: // an older version
-		case e == nil:
-			what, have = f, append(have, id)
-		case errors.Is(e, fs.ErrNotExist), isGone(e):
-		default:
-			return what, nil, e
+// find returns a server that has a file, and the description of the file.
+func (cl *client) find(ctx context.Context, name string) (rocl.GID, file, error) {
+	err := fs.ErrNotExist
+	for answer, e := range rpc.CallAll[string, file](ctx, cl.rpc, service, "stat", name) {
+		if e == nil {
+			return answer.Provider, answer.Value, nil
+		}
+		if !errors.Is(e, fs.ErrNotExist) {
+			err = e // another server may have it
 		}
 	}
-	if len(have) == 0 {
-		return what, nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return what, have, nil
-}
-
-// copyTo writes n bytes of a file from an offset on, or all, to w. If a server ends, it goes on
-// with the next one.
-func (cl *client) copyTo(ctx context.Context, w io.Writer, what file, from []rocl.GID, off, n int64) error {
-	if n < 0 || n > what.Size-off {
-		n = max(what.Size-off, 0)
-	}
-	buf := make([]byte, min(cl.window, n))
-	for n > 0 {
-		p := buf[:min(int64(len(buf)), n)]
-		got, err := cl.read(ctx, from[0], what.Name, off, p)
-		if err != nil && isGone(err) && len(from) > 1 {
-			from = from[1:]
-			continue
-		}
-		if err == nil && got == 0 {
-			err = io.ErrUnexpectedEOF // the file has become shorter
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := w.Write(p[:got]); err != nil {
-			return err
-		}
-		off, n = off+got, n-got
-	}
-	return nil
+	return rocl.GID{}, file{}, fmt.Errorf("%s: %w", name, err)
 }
 
 // read makes a server push bytes of a file into p.
@@ -233,7 +156,7 @@ func (cl *client) read(ctx context.Context, id rocl.GID, name string, off int64,
 
 // get fetches a file. It writes to PATH.part first, so that an interrupted get can go on.
 func (cl *client) get(ctx context.Context, name, path string) error {
-	what, from, err := cl.find(ctx, name)
+	id, what, err := cl.find(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -247,8 +170,19 @@ func (cl *client) get(ctx context.Context, name, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := cl.copyTo(ctx, f, what, from, began, -1); err != nil {
-		return err
+	buf := make([]byte, min(cl.window, max(what.Size-began, 0)))
+	for off := began; off < what.Size; {
+		n, err := cl.read(ctx, id, name, off, buf[:min(int64(len(buf)), what.Size-off)])
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF // the file has become shorter
+		}
+		if err == nil {
+			_, err = f.Write(buf[:n])
+		}
+		if err != nil {
+			return err
+		}
+		off += n
 	}
 	sum, err := sumOf(f)
 	if err != nil {
@@ -268,27 +202,17 @@ func (cl *client) get(ctx context.Context, name, path string) error {
 	return nil
 }
 
-// cat prints a range of a file.
-func (cl *client) cat(ctx context.Context, name string, off, n int64, w io.Writer) error {
-	what, from, err := cl.find(ctx, name)
-	if err != nil {
-		return err
-	}
-	return cl.copyTo(ctx, w, what, from, off, n)
-}
-
 // list prints the files of all servers.
 func (cl *client) list(ctx context.Context) error {
-	ids, err := cl.servers(ctx, "")
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		for f, err := range rpc.Stream[struct{}, file](ctx, cl.rpc, id, "list", struct{}{}) {
+	for server, err := range cl.c.FindAll(ctx, service) {
+		if err != nil {
+			return err
+		}
+		for f, err := range rpc.Stream[struct{}, file](ctx, cl.rpc, server.ID, "list", struct{}{}) {
 			if err != nil {
 				return err
 			}
-			fmt.Printf("%v  %12d  %s  %s\n", id, f.Size, f.Sum, f.Name)
+			fmt.Printf("%v  %12d  %s  %s\n", server.ID, f.Size, f.Sum, f.Name)
 		}
 	}
 	return nil

@@ -4,32 +4,27 @@
 // "filestore serve DIR" serves the files of a folder. Start it any number of times, on any node,
 // each with its own folder. Then
 //
-//	filestore [-copies N] put FILE...    stores files, each on N servers
-//	filestore get NAME [FILE]            fetches a file
-//	filestore cat NAME [OFFSET [LENGTH]] prints a range of it
-//	filestore list                       lists the files
+//	filestore put FILE...     stores files, each on one server
+//	filestore get NAME [FILE] fetches a file
+//	filestore list            lists the files
 //
 // Only servers move data: they pull the bytes of a put from the memory of the client, and push the
 // bytes of a get into it. If a put was interrupted, or its server was killed, the same command goes
-// on where the put ended; so does a get. When a server ends during a get, the client goes on with
-// another server that has the file.
+// on where the put ended; so does a get.
 package main
 
 import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
-	"strconv"
 
 	"github.com/rocl-go/rocl"
 )
 
 func main() {
-	copies := flag.Int("copies", 1, "servers that a file is put on")
 	window := flag.Int64("window", 32<<20, "bytes of a file that are in memory at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -38,7 +33,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = run(ctx, c, *copies, *window, flag.Args())
+	err = run(ctx, c, *window, flag.Args())
 	if e := c.Close(); err == nil {
 		err = e
 	}
@@ -47,9 +42,9 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: filestore serve DIR | [-copies N] put FILE... | get NAME [FILE] | cat NAME [OFFSET [LENGTH]] | list")
+var errUsage = errors.New("usage: filestore serve DIR | put FILE... | get NAME [FILE] | list")
 
-func run(ctx context.Context, c *rocl.Context, copies int, window int64, args []string) error {
+func run(ctx context.Context, c *rocl.Context, window int64, args []string) error {
 	if len(args) == 0 {
 		return errUsage
 	}
@@ -65,7 +60,7 @@ func run(ctx context.Context, c *rocl.Context, copies int, window int64, args []
 	switch {
 	case verb == "put" && len(args) > 0:
 		for _, name := range args {
-			if err := cl.put(ctx, name, copies); err != nil {
+			if err := cl.put(ctx, name); err != nil {
 				return err
 			}
 		}
@@ -74,16 +69,6 @@ func run(ctx context.Context, c *rocl.Context, copies int, window int64, args []
 		return cl.get(ctx, args[0], args[0])
 	case verb == "get" && len(args) == 2:
 		return cl.get(ctx, args[0], args[1])
-	case verb == "cat" && len(args) >= 1 && len(args) <= 3:
-		var off, n int64 = 0, -1
-		for i, to := range []*int64{&off, &n} {
-			if len(args) > i+1 {
-				if *to, err = strconv.ParseInt(args[i+1], 10, 64); err != nil || *to < 0 {
-					return fmt.Errorf("%q is no number of bytes", args[i+1])
-				}
-			}
-		}
-		return cl.cat(ctx, args[0], off, n, os.Stdout)
 	case verb == "list" && len(args) == 0:
 		return cl.list(ctx)
 	}

@@ -53,20 +53,11 @@ var errSum = errors.New("filestore: the checksum of the file does not fit its by
 var words = map[string]error{"filestore.sum": errSum}
 
 // A server serves the files of a folder. Besides the file NAME it keeps ".NAME.SUM.part", which is
-// being put, and ".NAME.sum".
+// being put.
 type server struct {
 	dir  string
 	bulk *bulk.Endpoint
-
-	mu   sync.Mutex
-	free sync.Cond       // signals that a path is no longer busy; its lock is mu
-	busy map[string]bool // paths that a call has locked: parts that it writes, files that change together with their sums
-}
-
-func newServer(dir string, ep *bulk.Endpoint) *server {
-	s := &server{dir: dir, bulk: ep, busy: map[string]bool{}}
-	s.free.L = &s.mu
-	return s
+	busy sync.Map // the parts that a call writes
 }
 
 // serve serves a folder until ctx ends.
@@ -79,7 +70,7 @@ func serve(ctx context.Context, c *rocl.Context, dir string) error {
 		return err
 	}
 	defer ep.Close(context.WithoutCancel(ctx))
-	s := newServer(dir, ep)
+	s := &server{dir: dir, bulk: ep}
 	calls := func(r *rpc.Server) error {
 		return errors.Join(
 			rpc.Register(r, "append", s.append),
@@ -106,38 +97,6 @@ func (s *server) path(name string) (string, error) {
 	return filepath.Join(s.dir, name), nil
 }
 
-func (s *server) hidden(name, suffix string) string {
-	return filepath.Join(s.dir, "."+name+suffix)
-}
-
-// tryLock locks a path. It reports false if another call has locked it.
-func (s *server) tryLock(path string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.busy[path] {
-		return false
-	}
-	s.busy[path] = true
-	return true
-}
-
-// lock locks a path, and waits while another call has locked it.
-func (s *server) lock(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.busy[path] {
-		s.free.Wait()
-	}
-	s.busy[path] = true
-}
-
-func (s *server) unlock(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.busy, path)
-	s.free.Broadcast()
-}
-
 // append pulls the next bytes of a file, if they begin where its part ends, and returns the new
 // size of the part. When the part is complete, it becomes the file.
 func (s *server) append(ctx context.Context, a appendArgs) (size int64, err error) {
@@ -148,14 +107,16 @@ func (s *server) append(ctx context.Context, a appendArgs) (size int64, err erro
 	if !isSum(a.File.Sum) || a.File.Size < 0 {
 		return 0, fmt.Errorf("put %q: a size of %d, and the checksum %q: %w", a.File.Name, a.File.Size, a.File.Sum, fs.ErrInvalid)
 	}
-	if have, err := s.stat(a.File.Name); err == nil && have == a.File {
-		return have.Size, nil // the file is complete already
+	if a.Memory.Handle.IsZero() {
+		if have, err := s.stat(a.File.Name); err == nil && have == a.File {
+			return have.Size, nil // the file is complete already
+		}
 	}
-	part := s.hidden(a.File.Name, "."+a.File.Sum+".part")
-	if !s.tryLock(part) {
+	part := filepath.Join(s.dir, "."+a.File.Name+"."+a.File.Sum+".part")
+	if _, isBusy := s.busy.LoadOrStore(part, true); isBusy {
 		return 0, fmt.Errorf("put %q: another client puts it: %w", a.File.Name, fs.ErrExist)
 	}
-	defer s.unlock(part)
+	defer s.busy.Delete(part)
 	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return 0, err
@@ -200,18 +161,7 @@ func (s *server) complete(f *os.File, part, path string, want file) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	s.lock(path)
-	defer s.unlock(path)
-	kept := s.hidden(want.Name, ".sum")
-	// A file without its sum is summed again. So a server that is killed between the steps leaves
-	// no wrong sum.
-	if err := os.Remove(kept); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(part, path); err != nil {
-		return err
-	}
-	return os.WriteFile(kept, []byte(sum), 0o644)
+	return os.Rename(part, path)
 }
 
 // isSum reports whether a text is a checksum.
@@ -232,25 +182,11 @@ func sumOf(f io.ReadSeeker) (string, error) {
 	return hex.EncodeToString(d.Sum(nil)), nil
 }
 
-// stat describes a file. The lock keeps another version from taking the file's place before its sum
-// is written.
+// stat describes a file.
 func (s *server) stat(name string) (file, error) {
 	path, err := s.path(name)
 	if err != nil {
 		return file{}, err
-	}
-	s.lock(path)
-	defer s.unlock(path)
-	info, err := os.Stat(path)
-	if err != nil {
-		return file{}, err
-	}
-	kept, err := os.Stat(s.hidden(name, ".sum"))
-	if err == nil && !kept.ModTime().Before(info.ModTime()) {
-		sum, err := os.ReadFile(s.hidden(name, ".sum"))
-		if err != nil || isSum(string(sum)) {
-			return file{name, info.Size(), string(sum)}, err
-		}
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -258,10 +194,11 @@ func (s *server) stat(name string) (file, error) {
 	}
 	defer f.Close()
 	sum, err := sumOf(f)
-	if err == nil {
-		err = os.WriteFile(s.hidden(name, ".sum"), []byte(sum), 0o644)
+	if err != nil {
+		return file{}, err
 	}
-	return file{name, info.Size(), sum}, err
+	size, err := f.Seek(0, io.SeekEnd)
+	return file{name, size, sum}, err
 }
 
 // readMost is how many bytes a server reads into memory at a time.

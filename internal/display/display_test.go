@@ -8,7 +8,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestQuote(t *testing.T) {
 	for in, want := range map[string]string{

@@ -56,10 +56,3 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%d counted, sum %d", s.Count, s.Sum)
 	}
 }
-
-func BenchmarkObserve(b *testing.B) {
-	h := Durations()
-	for b.Loop() {
-		h.Observe(12345)
-	}
-}

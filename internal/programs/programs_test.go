@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
@@ -59,15 +60,10 @@ func shell(t *testing.T, text string) (cmd *exec.Cmd, held *bufio.Reader) {
 // start starts cmd, and waits until it has written a line to its descriptor 3.
 func start(t *testing.T, cmd *exec.Cmd, held *bufio.Reader) *Program {
 	t.Helper()
-	p, err := Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(cmd))
 	cmd.ExtraFiles[0].Close()
 	t.Cleanup(func() { _ = p.kill(syscall.SIGKILL); _ = p.Wait() })
-	if _, err := held.ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(held.ReadString('\n'))
 	return p
 }
 
@@ -150,23 +146,13 @@ func TestLeftProcessGoesOn(t *testing.T) {
 // When the process that has started a program is killed, the program ends with all its processes.
 func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "held")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(syscall.Mkfifo(path, 0o600))
 	cmd := exec.Command("/proc/self/exe", "exec 3>"+path+"; sleep 1000; true")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=guarded")
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	held, err := os.Open(path) // waits until the script has opened it
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(cmd.StdoutPipe())
+	must.OK(cmd.Start())
+	held := must.Get(os.Open(path)) // waits until the script has opened it
 	defer held.Close()
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(line, err)
@@ -212,7 +198,7 @@ func subreaper() {
 func TestOrphansAreReaped(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=subreaper")
-	limit := time.AfterFunc(eventually.Patience, func() { _ = cmd.Process.Kill() })
+	limit := time.AfterFunc(eventually.Timeout, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)

@@ -8,17 +8,19 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The release that --version prints is the latest in the changelog, which has a section for
 // unreleased changes.
 //
 // Promise (Commands): `--version` prints the latest release in the changelog.
 func TestChangelogAgrees(t *testing.T) {
-	text, err := os.ReadFile("../../CHANGELOG.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../CHANGELOG.md"))
 	heads := regexp.MustCompile(`(?m)^## \[(.*)\](.*)$`).FindAllStringSubmatch(string(text), -1)
 	if len(heads) < 2 || heads[0][1] != "Unreleased" || heads[0][2] != "" {
 		t.Fatalf("the changelog does not begin with [Unreleased] and a release: %q", heads)

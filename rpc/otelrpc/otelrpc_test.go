@@ -4,7 +4,6 @@ package otelrpc_test
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"path/filepath"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/rpc/otelrpc"
 )
@@ -24,28 +24,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Nil options and options that are given nil have their defaults.
 func TestNilOptions(t *testing.T) {
 	ctx := t.Context()
-	c, err := rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
 	defer c.Close()
 	for _, o := range []otelrpc.Option{otelrpc.WithTracerProvider(nil), otelrpc.WithPropagator(nil), nil} {
-		s, err := rpc.NewServer(ctx, c, nil, rpc.WithInterceptors(otelrpc.Server(o)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := try.Get(rpc.NewServer(ctx, c, nil, rpc.WithInterceptors(otelrpc.Server(o))))(t)
 		defer s.Close(context.Background())
-		client, err := rpc.NewClient(ctx, c, rpc.CallInterceptors(otelrpc.Client(o)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		client := try.Get(rpc.NewClient(ctx, c, rpc.CallInterceptors(otelrpc.Client(o))))(t)
 		defer client.Close()
-		if err := rpc.Register(s, "f", func(_ context.Context, in string) (string, error) { return in, nil }); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := rpc.Call[string, string](ctx, client, s.ID(), "f", "x"); err != nil || got != "x" {
-			t.Error(got, err)
-		}
+		try.OK(t, rpc.Register(s, "f", func(_ context.Context, in string) (string, error) { return in, nil }))
+		try.Gives(rpc.Call[string, string](ctx, client, s.ID(), "f", "x"))(t, "x")
 	}
 }
 
@@ -57,33 +44,20 @@ func TestSpansJoin(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
 	opts := []otelrpc.Option{otelrpc.WithTracerProvider(provider), otelrpc.WithPropagator(propagation.TraceContext{})}
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
 	defer c.Close()
-	s, err := rpc.NewServer(t.Context(), c, nil, rpc.WithInterceptors(otelrpc.Server(opts...)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(t.Context(), c, nil, rpc.WithInterceptors(otelrpc.Server(opts...))))(t)
 	defer s.Close(context.Background())
-	client, err := rpc.NewClient(t.Context(), c, rpc.CallInterceptors(otelrpc.Client(opts...)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := try.Get(rpc.NewClient(t.Context(), c, rpc.CallInterceptors(otelrpc.Client(opts...))))(t)
 	defer client.Close()
-	if err := rpc.Register(s, "read", func(ctx context.Context, name string) (string, error) {
+	try.OK(t, rpc.Register(s, "read", func(ctx context.Context, name string) (string, error) {
 		if who := rpc.InfoFrom(ctx).Metadata["who"]; who != "me" {
 			t.Errorf("the metadata has %q", who)
 		}
 		return "", fs.ErrNotExist
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	ctx, root := provider.Tracer("test").Start(t.Context(), "root")
-	if _, err := rpc.Call[string, string](ctx, client, s.ID(), "read", "x", rpc.WithMetadata(rpc.Metadata{"who": "me"})); !errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
-	}
+	try.Fails(rpc.Call[string, string](ctx, client, s.ID(), "read", "x", rpc.WithMetadata(rpc.Metadata{"who": "me"})))(t, fs.ErrNotExist)
 	root.End()
 	ended := spans.Ended()
 	if len(ended) != 3 {

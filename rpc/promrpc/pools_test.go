@@ -4,11 +4,11 @@ package promrpc_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc/promrpc"
 )
@@ -17,37 +17,20 @@ import (
 func TestPools(t *testing.T) {
 	ctx := context.Background()
 	quiet := pool.OnPanic(func(pool.Panic) {})
-	one, err := pool.Load([]byte(`{"pools": [{"name": "a", "workers": 1, "queue": 1}]}`), quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := try.Get(pool.Load([]byte(`{"pools": [{"name": "a", "workers": 1, "queue": 1}]}`), quiet))(t)
 	two := pool.New()
 	r := prometheus.NewPedanticRegistry()
 	for name, s := range map[string]*pool.Set{"one": one, "two": two} {
-		if err := r.Register(promrpc.NewPools(name, s)); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, r.Register(promrpc.NewPools(name, s)))
 	}
-	later, err := two.AddPool(pool.PoolConfig{Name: "later", Workers: pool.NoWorkers})
-	if err != nil {
-		t.Fatal(err)
-	}
+	later := try.Get(two.AddPool(pool.PoolConfig{Name: "later", Workers: pool.NoWorkers}))(t)
 	began, end := make(chan struct{}), make(chan struct{})
-	if err := one.Default().Submit(ctx, pool.Unit{Run: func(context.Context) { close(began); <-end; panic("x") }}); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, one.Default().Submit(ctx, pool.Unit{Run: func(context.Context) { close(began); <-end; panic("x") }}))
 	<-began
 	nothing := pool.Unit{Run: func(context.Context) {}}
-	waits, err := one.Default().SubmitTicket(ctx, nothing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := one.Default().Submit(ctx, nothing); !errors.Is(err, pool.ErrFull) {
-		t.Error(err)
-	}
-	if err := waits.Move(later); err != nil {
-		t.Error(err)
-	}
+	waits := try.Get(one.Default().SubmitTicket(ctx, nothing))(t)
+	try.Fails(one.Default().Submit(ctx, nothing))(t, pool.ErrFull)
+	try.Check(t, waits.Move(later))
 	cancelled, err := later.SubmitTicket(ctx, nothing)
 	if err != nil || !cancelled.Cancel() {
 		t.Error(err)
@@ -73,9 +56,7 @@ func TestPools(t *testing.T) {
 	})
 	close(end)
 	for _, s := range []*pool.Set{one, two} {
-		if err := s.Close(ctx); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Close(ctx))
 	}
 	got := gather(t, r)
 	if got["rocl_pool_done_total one a"] != 1 || got["rocl_pool_panicked_total one a"] != 1 || got["rocl_pool_run_seconds_total one a"] <= 0 ||
@@ -87,10 +68,7 @@ func TestPools(t *testing.T) {
 // gather returns the values by the names of metric, set and pool.
 func gather(t *testing.T, r *prometheus.Registry) map[string]float64 {
 	t.Helper()
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := try.Get(r.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.Metric {

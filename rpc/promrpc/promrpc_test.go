@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/rpc/promrpc"
 )
@@ -18,37 +19,21 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCollector(t *testing.T) {
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
 	defer c.Close()
-	s, err := rpc.NewServer(t.Context(), c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(rpc.NewServer(t.Context(), c, nil))(t)
 	defer s.Close(context.Background())
-	cl, err := rpc.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cl := try.Get(rpc.NewClient(t.Context(), c))(t)
 	defer cl.Close()
-	if err := rpc.Register(s, "full", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rocl.ErrFull }); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, rpc.Register(s, "full", func(context.Context, struct{}) (struct{}, error) { return struct{}{}, rocl.ErrFull }))
 	for range 3 {
 		if _, err := rpc.Call[struct{}, struct{}](t.Context(), cl, s.ID(), "full", struct{}{}); err == nil {
 			t.Fatal("no error")
 		}
 	}
 	r := prometheus.NewPedanticRegistry()
-	if err := r.Register(promrpc.New(s, nil)); err != nil {
-		t.Fatal(err)
-	}
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, r.Register(promrpc.New(s, nil)))
+	families := try.Get(r.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.Metric {

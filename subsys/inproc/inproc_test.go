@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"go.uber.org/goleak"
@@ -17,10 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // listen opens a port with a key.
 func listen(t *testing.T, tr subsys.Transport, addr string, key any) subsys.LocalPort {
 	t.Helper()
-	p, err := tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)}))
 	return p.(subsys.LocalPort)
 }
 
@@ -41,9 +39,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s is not reached", b.Addr())
 		}
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(b.Close())
 	if here, _ := a.Local("b"); here != nil {
 		t.Errorf("b is closed, and found: %v", here)
 	}
@@ -74,9 +70,7 @@ func TestAddresses(t *testing.T) {
 	if _, err := tr.Listen(a.Addr(), subsys.Config{}); err == nil {
 		t.Error("an address is used twice")
 	}
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(a.Close())
 	b := listen(t, tr, a.Addr(), "a")
 	defer b.Close()
 	if err := a.Close(); err != nil { // a second Close: b has the address and the key now

@@ -17,12 +17,13 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // A link is one process of a chain, in the test binary: ROCL_SHM_TEST_CHAIN names its part
-// and the address that it dials.
+// and the address that it dials. A peer is a source whose memory stays as it is.
 //
 //	source ──► relay ──► drain     and the relay sends some back to the source
 func init() {
@@ -81,6 +82,8 @@ func chainPart(part, addr string) int {
 		running.Go(func() { check(s) })
 	}
 	switch part {
+	case "peer":
+		running.Go(func() { _ = n.load(s, -1, uint64(os.Getpid())) })
 	case "source": // overwrites its memory when no loan is out
 		running.Go(func() {
 			_ = n.load(s, -1, uint64(os.Getpid()))
@@ -297,9 +300,13 @@ type chained struct {
 	addr string
 }
 
+// spawnPart starts a link, which is killed when the test ends.
 func spawnPart(t testing.TB, part, addr string) *chained {
 	t.Helper()
-	c := &chained{Process: spawn(t, "ROCL_SHM_TEST_CHAIN="+part+" "+addr)}
+	cmd := subprocess.Self()
+	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_CHAIN="+part+" "+addr)
+	c := &chained{Process: must.Get(subprocess.Start(cmd))}
+	t.Cleanup(c.Kill)
 	c.addr = c.line(t)
 	return c
 }
@@ -307,10 +314,7 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 // line waits for the next line that the process prints.
 func (c *chained) line(t testing.TB) string {
 	t.Helper()
-	s, err := c.Line(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(c.Line(t.Context()))
 	return s
 }
 
@@ -327,14 +331,21 @@ func (c *chained) end(t testing.TB, isKilled bool) {
 	}
 }
 
-// leftovers fails if there are more descriptors or mappings than before, besides the arenas of n
-// itself.
-func leftovers(t *testing.T, n *node, fds, maps int) {
+// rounds calls round n times. In the end node has no more descriptors and mappings than after the
+// first round, besides its own arenas.
+func rounds(t *testing.T, node *node, n int, round func(i int)) {
 	t.Helper()
-	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse == 0 })
-	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 0 })
+	var fds, maps int
+	for i := range n {
+		round(i)
+		if i == 0 {
+			fds, maps = resources()
+		}
+	}
+	wantBack(t, node)
+	eventually.True(t, "the connections are gone", func() bool { return conns(node) == 0 })
 	eventually.True(t, "descriptors and mappings are as before", func() bool {
-		arenas := n.Pool.Stats().Arenas
+		arenas := node.Pool.Stats().Arenas
 		f, m := resources()
 		return f <= fds+arenas && m <= maps+arenas
 	})
@@ -352,12 +363,8 @@ func shortly() {
 // Promise (Shared memory): When processes that pass a message on are killed or close, what others
 // hold stays as it was. See also TestAbandonedArena.
 func TestChainHeld(t *testing.T) {
-	n := start(t)
-	var fds, maps, held int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	n, held := start(t), 0
+	rounds(t, n, chainKills(), func(i int) {
 		r := spawnPart(t, "relay", n.Port.Addr())
 		s := n.accepted(t)
 		s.conn.(subsys.Admitter).Admit()
@@ -401,28 +408,20 @@ func TestChainHeld(t *testing.T) {
 				t.Fatalf("round %d: %v", i, err)
 			}
 		}
-	}
+	})
 	if held == 0 {
 		t.Error("nothing was held")
 	}
-	leftovers(t, n, fds, maps)
 }
 
 // This process is the first of three in a chain. The second or the last is killed at any moment.
 // Lent memory comes back, or is not used again.
 func TestChainLent(t *testing.T) {
 	n := start(t)
-	var fds, maps int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := spawnPart(t, "relay", c.addr)
-		s, err := n.dial(r.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(n.dial(r.addr))
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(7)
 		var sending sync.WaitGroup
@@ -444,9 +443,7 @@ func TestChainLent(t *testing.T) {
 		s.fell(nil)
 		sending.Wait()
 		if i%3 == 2 {
-			if err := overwrite(n.Pool); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(overwrite(n.Pool))
 			c.Signal(syscall.SIGCONT)
 		}
 		if i%3 != 1 {
@@ -459,24 +456,16 @@ func TestChainLent(t *testing.T) {
 		if _, err := s.release(); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
-	}
-	leftovers(t, n, fds, maps)
+	})
 }
 
 // This process is the second of three in a chain. The first or the last is killed at any moment.
 func TestChainBetween(t *testing.T) {
-	n := start(t)
-	var fds, maps, relayed int
-	for i := range chainKills() {
-		if i == 1 {
-			fds, maps = resources()
-		}
+	n, relayed := start(t), 0
+	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := newRelay(n)
-		to, err := n.dial(c.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		to := must.Get(n.dial(c.addr))
 		r.to = to
 		var running sync.WaitGroup
 		running.Go(r.run)
@@ -506,9 +495,8 @@ func TestChainBetween(t *testing.T) {
 			}
 		}
 		r.mu.Unlock()
-	}
+	})
 	t.Logf("%d frames were sent on", relayed)
-	leftovers(t, n, fds, maps)
 }
 
 // chainKills is how many processes a test of the chain ends.

@@ -13,31 +13,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // lendSome lends n payloads over s.
 func lendSome(t *testing.T, from *node, s *sink, n int) {
 	t.Helper()
-	rnd := rand.New(rand.NewPCG(3, 4))
 	for i := range n {
-		b, err := from.Pool.Get(40_000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i), Len: 40_000}, Data: b.Bytes(), Buf: b}
-		f.Tag = sign(b.Bytes(), rnd)
-		if k, err := s.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
-			t.Fatalf("took %d: %v", k, err)
-		}
-		b.Release()
+		from.sendOwn(t, s, uint32(i), 40_000)
 	}
 }
 
 func keepAll(t *testing.T, s *sink, n int) {
 	t.Helper()
-	eventually.True(t, "they come", func() bool { got, _ := s.frames(); return got == n })
+	s.wantFrames(t, n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.kept) != n {
@@ -56,99 +48,60 @@ func keepAll(t *testing.T, s *sink, n int) {
 func scribble(t *testing.T, n *node) {
 	t.Helper()
 	for range 200 {
-		b, err := n.Pool.Get(40_000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must.Get(n.Pool.Get(40_000))
 		clear(b.Bytes())
 		defer b.Release()
 	}
 }
 
-// Held messages do not change after either end has closed the connection, and their memory comes
-// back when they are released.
+// Held messages do not change after their connection or either context has closed, and their memory
+// is not used again meanwhile. Memory of a sender that lives comes back when they are released.
 //
 // Promise (Shared memory): A message that is held stays as it was when its connection or either
-// context is closed. See also TestHeldWhenPortCloses.
-func TestHeldWhenConnCloses(t *testing.T) {
-	for _, nearCloses := range []bool{true, false} {
-		a, b := start(t), start(t)
-		near, far := pair(t, a, b)
-		far.keep(1)
-		lendSome(t, a, near, 20)
-		keepAll(t, far, 20)
-		if nearCloses {
-			near.conn.Close()
-			_ = far.wantDown(t)
-		} else {
-			far.conn.Close()
-			_ = near.wantDown(t)
-		}
-		scribble(t, a)
-		if in := a.Pool.Stats().InUse; in != 20 {
-			t.Errorf("%d buffers are out, 20 are held", in)
-		}
-		if _, err := far.release(); err != nil {
-			t.Error(err)
-		}
-		eventually.True(t, "they are back", func() bool { return a.Pool.Stats().InUse == 0 })
-		eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
+// context is closed.
+func TestHeldWhenClosed(t *testing.T) {
+	const count = 20
+	for _, what := range []string{"sender's connection", "receiver's connection", "sender", "receiver"} {
+		t.Run(what, func(t *testing.T) {
+			b := start(t)
+			must.Get(b.Poller().NapPage()) // the page stays until the Poller is closed
+			_, before := resources()
+			a := start(t)
+			near, far := pair(t, a, b)
+			far.keep(1)
+			lendSome(t, a, near, count)
+			keepAll(t, far, count)
+			closed, out := near, int64(count)
+			switch what {
+			case "sender's connection":
+				near.conn.Close()
+				closed = far
+			case "receiver's connection":
+				far.conn.Close()
+			case "sender":
+				must.OK(a.Port.Close())
+				closed, out = far, 0 // the buffers are abandoned
+			case "receiver":
+				must.OK(b.Close())
+			}
+			_ = closed.wantDown(t)
+			scribble(t, a)
+			if in := a.Pool.Stats().InUse; in != out {
+				t.Errorf("%d buffers are out, not %d", in, out)
+			}
+			if what == "sender" {
+				must.OK(a.Close())
+			}
+			if k, err := far.release(); k != count || err != nil {
+				t.Errorf("%d held: %v", k, err)
+			}
+			wantBack(t, a)
+			eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
+			if what == "sender" {
+				eventually.True(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
+			}
+		})
 	}
-}
-
-// When a context ends, messages of it that other contexts hold do not change. Their memory is not
-// used again as long as the context's pool lives.
-func TestHeldWhenPortCloses(t *testing.T) {
-	b := start(t)
-	if _, err := b.Poller().NapPage(); err != nil { // the page stays until the Poller is closed
-		t.Fatal(err)
-	}
-	_, before := resources()
-	a, err := open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	near, far := pair(t, a, b)
-	far.keep(1)
-	lendSome(t, a, near, 20)
-	keepAll(t, far, 20)
-	if err := a.Port.Close(); err != nil {
-		t.Error(err)
-	}
-	scribble(t, a)
-	if err := a.Close(); err != nil {
-		t.Error(err)
-	}
-	_ = far.wantDown(t)
-	if k, err := far.release(); k != 20 || err != nil {
-		t.Errorf("%d held: %v", k, err)
-	}
-	eventually.True(t, "nothing of it is mapped", func() bool { _, m := resources(); return m <= before })
-}
-
-// The receiver's context ends first, while its program still holds messages.
-func TestHeldWhenReceiverCloses(t *testing.T) {
-	a := start(t)
-	b, err := open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	near, far := pair(t, a, b)
-	far.keep(1)
-	lendSome(t, a, near, 20)
-	keepAll(t, far, 20)
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
-	_ = near.wantDown(t)
-	scribble(t, a)
-	if in := a.Pool.Stats().InUse; in != 20 {
-		t.Errorf("%d buffers are out, 20 are held", in)
-	}
-	if _, err := far.release(); err != nil {
-		t.Error(err)
-	}
-	eventually.True(t, "they are back", func() bool { return a.Pool.Stats().InUse == 0 })
 }
 
 // Both ends have lent and neither has looked. Neither end waits for the other.
@@ -163,7 +116,7 @@ func TestBothCloseUnread(t *testing.T) {
 	far.conn.Close()
 	a.Hold.Unlock()
 	b.Hold.Unlock()
-	eventually.True(t, "all is back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
+	wantBack(t, a, b)
 	eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 }
 
@@ -175,46 +128,33 @@ func TestBothCloseUnread(t *testing.T) {
 func TestAllLoansOut(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	if err := a.load(near, 3000, 1); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 3000 })
-	if _, bad := far.frames(); bad != nil {
-		t.Fatal(bad)
-	}
+	must.OK(a.load(near, 3000, 1))
+	far.wantFrames(t, 3000)
 	c := near.conn.(*conn)
 	eventually.True(t, "all is back", func() bool { return c.out.loansOut.Load() == 0 })
 
 	near, far = pair(t, a, b)
-	var held []interface{ Release() }
+	var held []*kept
 	far.keep(1)
 	done := make(chan error, 1)
 	go func() { done <- a.load(near, 2*maxLoans, 1) }()
 	for end := false; !end; {
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(err)
 			end = true
 		default:
 		}
 		far.mu.Lock()
-		for _, k := range far.kept { // room for more
-			held = append(held, k.buf)
-		}
-		far.kept = nil
+		held, far.kept = append(held, far.kept...), nil // room for more
 		far.mu.Unlock()
 	}
-	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 2*maxLoans })
-	if _, bad := far.frames(); bad != nil {
-		t.Error(bad)
-	}
+	far.wantFrames(t, 2*maxLoans)
 	if _, err := far.release(); err != nil {
 		t.Error(err)
 	}
-	for _, h := range held {
-		h.Release()
+	for _, k := range held {
+		k.buf.Release()
 	}
 }
 
@@ -222,48 +162,26 @@ func TestAllLoansOut(t *testing.T) {
 func TestArenaForgotten(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	big, err := a.Pool.Get(8 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 8 << 20}, Data: big.Bytes(), Buf: big}
-	f.Tag = sign(big.Bytes(), rand.New(rand.NewPCG(1, 2)))
-	if k, err := near.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
-		t.Fatal(k, err)
-	}
-	big.Release()
-	eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == 1 })
+	a.sendOwn(t, near, 0, 8<<20)
+	far.wantFrames(t, 1)
 	mapped := func() (n int) {
 		b, _ := os.ReadFile("/proc/self/maps")
 		return strings.Count(string(b), "rocl-arena")
 	}
 	eventually.True(t, "both have it mapped", func() bool { return mapped() >= 2 })
-	eventually.True(t, "it is back", func() bool { return a.Pool.Stats().InUse == 0 })
+	wantBack(t, a)
 	// More than a pool keeps, besides the last one. The oldest is unmapped first.
 	for range 5 {
-		x, err := a.Pool.Get(64 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer x.Release()
+		defer must.Get(a.Pool.Get(64 << 20)).Release()
 	}
-	var xs []interface{ Release() }
+	var xs []*buffers.Buffer
 	for range 6 {
-		x, err := a.Pool.Get(60 << 20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		xs = append(xs, x)
+		xs = append(xs, must.Get(a.Pool.Get(60<<20)))
 	}
 	for _, x := range xs {
 		x.Release()
 	}
-	c := far.conn.(*conn)
-	eventually.True(t, "the reader has let go", func() bool {
-		b.Hold.Lock()
-		defer b.Hold.Unlock()
-		return len(c.in.arenas) == 0
-	})
+	eventually.True(t, "the reader has let go", func() bool { return b.mapped(far) == 0 })
 }
 
 // A process that dies with notes unread resets the socket. What it published before is read all the
@@ -274,21 +192,10 @@ func TestResetBehindArena(t *testing.T) {
 	far := b.accepted(t)
 	b.Hold.Lock()
 	lendSome(t, b, far, 1) // a note that stays unread
-	buf, err := a.Pool.Get(40_000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
-	f.Tag = sign(buf.Bytes(), rand.New(rand.NewPCG(1, 2)))
-	if k, err := c.Send([]subsys.Frame{f}); k != 1 || err != nil {
-		t.Fatalf("took %d: %v", k, err)
-	}
-	buf.Release()
+	a.sendOwn(t, &sink{conn: c}, 0, 40_000)
 	c.Close()
 	b.Hold.Unlock()
-	if err := far.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-		t.Errorf("the end is reported as %v", err)
-	}
+	far.wantDownAs(t, subsys.ErrPeerClosed)
 	if got, bad := far.frames(); got != 1 || bad != nil {
 		t.Errorf("%d frames came, %v", got, bad)
 	}
@@ -298,14 +205,8 @@ func TestResetBehindArena(t *testing.T) {
 // connection ends, and nothing is leaked.
 func TestCloseWhileDialling(t *testing.T) {
 	for round := range 200 {
-		a, err := open("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := open("")
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must.Get(open(""))
+		b := must.Get(open(""))
 		var dialling, taking sync.WaitGroup
 		done := make(chan struct{})
 		taking.Go(func() {
@@ -331,13 +232,11 @@ func TestCloseWhileDialling(t *testing.T) {
 		if round%2 > 0 {
 			first, second = b, a
 		}
-		err = first.Port.Close()
+		err := first.Port.Close()
 		dialling.Wait()
 		close(done)
 		taking.Wait()
-		if err = errors.Join(err, first.Close(), second.Close()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(errors.Join(err, first.Close(), second.Close()))
 	}
 }
 
@@ -394,24 +293,13 @@ func TestLentTwice(t *testing.T) {
 	far.keep(1)
 	lendSome(t, a, near, 1)
 	keepAll(t, far, 1)
-	buf, err := a.Pool.Get(40_000)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer buf.Release()
 	o := &near.conn.(*conn).out
 	o.mu.Lock()
 	first := o.loans[0]
 	o.loans = o.loans[:0] // so that the next loan has this number too
 	o.mu.Unlock()
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: 1, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
-	f.Tag = sign(buf.Bytes(), rand.New(rand.NewPCG(3, 4)))
-	if k, err := near.conn.Send([]subsys.Frame{f}); k != 1 || err != nil {
-		t.Fatalf("took %d: %v", k, err)
-	}
-	if err := far.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-		t.Errorf("it is reported as %v", err)
-	}
+	a.sendOwn(t, near, 1, 40_000)
+	far.wantDownAs(t, subsys.ErrProtocol)
 	_ = near.wantDown(t)
 	if k, err := far.release(); k != 1 || err != nil {
 		t.Errorf("%d held: %v", k, err)
@@ -440,9 +328,7 @@ func TestCloseWhileListening(t *testing.T) {
 		})
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond) // while notes are sent
 		far.conn.Close()
-		if err := near.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("it is reported as %v", err)
-		}
+		near.wantDownAs(t, subsys.ErrPeerClosed)
 		stop.Store(true)
 		telling.Wait()
 	}
@@ -489,10 +375,7 @@ func TestCloseRacesFailure(t *testing.T) {
 	a, b := start(t), start(t)
 	for range 300 {
 		s := newSink(nil)
-		sc, err := a.Port.Dial(t.Context(), b.Port.Addr(), s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sc := must.Get(a.Port.Dial(t.Context(), b.Port.Addr(), s))
 		b.accepted(t)
 		c := sc.(*conn) // not started, so only this test calls fail
 		var isClosedFirst bool

@@ -75,10 +75,7 @@ func (d *folder) trusts(uid uint32) bool {
 func (d *folder) listen(name string) (*net.UnixListener, error) {
 	d.sweep()
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if e := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
-			err = e
-		}
+		_, err := onSocket(raw, func(fd int) (any, error) { return nil, unix.Fchmod(fd, 0o600) })
 		return err
 	}}
 	ln, err := lc.Listen(context.Background(), "unixpacket", d.path(name))

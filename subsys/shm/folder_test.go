@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -20,22 +21,12 @@ import (
 // neither one that is young nor one that a process has.
 func TestFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 200))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Mkdir(dir, 0o700))
 	other := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, other); err != nil {
-		t.Fatal(err)
-	}
-	a, err := openFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Symlink(dir, other))
+	a := must.Get(openFolder(dir))
 	defer a.close()
-	b, err := openFolder(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(openFolder(other))
 	defer b.close()
 	if elsewhere, err := openFolder(t.TempDir()); err != nil || a.name != b.name || a.name == elsewhere.name {
 		t.Errorf("names %s and %s of one folder, %v", a.name, b.name, err)
@@ -44,24 +35,14 @@ func TestFolder(t *testing.T) {
 	}
 	old := time.Now().Add(-time.Hour)
 	leave := func(name string, at time.Time) {
-		ln, err := a.listen(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ln := must.Get(a.listen(name))
 		ln.SetUnlinkOnClose(false)
-		if err := errors.Join(ln.Close(), os.Chtimes(a.path(name), at, at)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(errors.Join(ln.Close(), os.Chtimes(a.path(name), at, at)))
 	}
-	living, err := b.listen("living")
-	if err != nil {
-		t.Fatal(err)
-	}
+	living := must.Get(b.listen("living"))
 	leave("young", time.Now())
 	leave("dead", old)
-	if err := os.Chtimes(a.path("living"), old, old); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.Chtimes(a.path("living"), old, old))
 	a.sweep()
 	for name, want := range map[string]bool{"living": true, "young": true, "dead": false} {
 		fi, err := os.Lstat(filepath.Join(dir, socketPrefix+name))
@@ -83,9 +64,7 @@ func TestFolder(t *testing.T) {
 // A folder that does not let a port have its socket there takes nothing from the port.
 func TestFolderRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{file, file + "/none", "/proc/self/fd"} {
 		p := port{cfg: subsys.Config{Logger: slog.New(slog.DiscardHandler), Folder: path}}
 		node, err := transport{}.nodeName()

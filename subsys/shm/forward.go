@@ -3,6 +3,7 @@
 package shm
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -122,12 +123,9 @@ func (p *port) follow(at *location) bool {
 		a := at.arena
 		a.announcedMu.Lock()
 		defer a.announcedMu.Unlock()
-		for _, have := range a.announcedBy {
-			if have == p {
-				return true
-			}
+		if !slices.Contains(a.announcedBy, p) {
+			a.announcedBy = append(a.announcedBy, p)
 		}
-		a.announcedBy = append(a.announcedBy, p)
 		return true
 	case at.pool == p.cfg.Pool:
 		return true

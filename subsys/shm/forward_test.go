@@ -3,25 +3,19 @@
 package shm
 
 import (
-	"errors"
-	"math/rand/v2"
-	"os"
 	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // sendOwn sends a payload of size bytes from a buffer of n's pool.
 func (n *node) sendOwn(t testing.TB, s *sink, seq uint32, size int) {
 	t.Helper()
-	b, err := n.Pool.Get(size)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sign(b.Bytes(), rand.New(rand.NewPCG(uint64(seq), 17)))
+	b := n.signed(size, uint64(seq))
 	sendBuffer(t, s, seq, b, b.Bytes())
 	b.Release()
 }
@@ -29,13 +23,9 @@ func (n *node) sendOwn(t testing.TB, s *sink, seq uint32, size int) {
 // sendBuffer sends data, which lies in b.
 func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byte) {
 	t.Helper()
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: uint32(len(data))}, Data: data, Buf: b}
-	f.Tag = sum(data)
+	f := frameOf(seq, b, data)
 	for {
-		k, err := s.conn.Send([]subsys.Frame{f})
-		if err != nil {
-			t.Fatal(err)
-		}
+		k := must.Get(s.conn.Send([]subsys.Frame{f}))
 		if k == 1 {
 			return
 		}
@@ -121,7 +111,7 @@ func TestForward(t *testing.T) {
 			sendOn(t, bc, i, k)
 		}
 	}
-	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+	cb.wantFrames(t, count)
 	scribble(t, a)
 	for range count {
 		k := cb.take(t)
@@ -140,7 +130,8 @@ func TestForward(t *testing.T) {
 }
 
 // A payload that is sent back is delivered where it lies. Nothing is copied, nothing more is
-// mapped, and its receiver must not write to it.
+// mapped, and its receiver must not write to it. The number of loans does not grow when a payload
+// goes back and forth.
 func TestForwardHome(t *testing.T) {
 	for _, from := range []func(testing.TB) *node{start, startGroup} {
 		a, b := from(t), from(t)
@@ -167,37 +158,22 @@ func TestForwardHome(t *testing.T) {
 				wantBack(t, b)
 				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).hasLoans() && !ba.conn.(*conn).hasLoans() })
 			}
-			if err := verify(k.data, k.tag); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(verify(k.data, k.tag))
 			k.buf.Release()
 		}
+		a.sendOwn(t, ab, 600, 1<<20)
+		for i := range uint32(2 * maxLoans) {
+			sendOn(t, ba, 600+i, ba.take(t))
+			sendOn(t, ab, 601+i, ab.take(t))
+		}
+		ba.take(t).buf.Release()
 		wantCopied(t, "the first", a, false)
 		wantCopied(t, "the second", b, false)
 		wantBack(t, a, b)
-		a.Hold.Lock()
-		if n := len(ab.conn.(*conn).in.arenas); n > 0 {
+		if n := a.mapped(ab); n > 0 {
 			t.Errorf("%d arenas are mapped a second time", n)
 		}
-		a.Hold.Unlock()
 	}
-}
-
-// A payload goes back and forth between two nodes. The number of loans does not grow.
-func TestForwardToAndFro(t *testing.T) {
-	a, b := start(t), start(t)
-	ab, ba := pair(t, a, b)
-	ba.keep(1)
-	ab.keep(1)
-	a.sendOwn(t, ab, 0, 1<<20)
-	for i := range uint32(2 * maxLoans) {
-		sendOn(t, ba, i, ba.take(t))
-		sendOn(t, ab, i+1, ab.take(t))
-	}
-	ba.take(t).buf.Release()
-	wantCopied(t, "the first", a, false)
-	wantCopied(t, "the second", b, false)
-	wantBack(t, a, b)
 }
 
 // A payload goes in a circle. It is copied from time to time, so that the loans before it end.
@@ -255,9 +231,7 @@ func TestForwardAcrossContexts(t *testing.T) {
 			b2.sendOwn(t, bc, i, 20_000)
 		}
 		k := cb.take(t)
-		if err := verify(k.data, k.tag); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(verify(k.data, k.tag))
 		defer k.buf.Release()
 	}
 	if _, bad := cb.frames(); bad != nil {
@@ -276,13 +250,11 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	a.sendOwn(t, ab, 0, 20_000)
 	sendOn(t, bc, 0, ba.take(t))
 	b1.sendOwn(t, bc, 1, 20_000)
-	eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == 2 })
+	cb.wantFrames(t, 2)
 	if copied := b2.Count.CopiedB.Load(); copied != 40_000 {
 		t.Errorf("%d bytes were copied", copied)
 	}
-	c.Hold.Lock()
-	defer c.Hold.Unlock()
-	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+	if n := c.mapped(cb); n > 0 {
 		t.Errorf("%d arenas were handed to the group", n)
 	}
 }
@@ -320,7 +292,7 @@ func forwardMany(t *testing.T, count, copied int) {
 	for i := range count {
 		a.sendOwn(t, ab, uint32(i), size)
 		sendOn(t, bc, uint32(i), ba.take(t))
-		eventually.True(t, "it comes", func() bool { got, _ := cb.frames(); return got == i+1 }) // c may keep a descriptor of it, before b does of the next
+		cb.wantFrames(t, i+1) // c may keep a descriptor of it, before b does of the next
 	}
 	if k, err := cb.release(); k != count || err != nil {
 		t.Errorf("%d of %d are held: %v", k, count, err)
@@ -335,10 +307,7 @@ func forwardMany(t *testing.T, count, copied int) {
 func TestForwardedArenaForgotten(t *testing.T) {
 	b, c := start(t), start(t)
 	before := keptFDs.Load()
-	a, err := open("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(open(""))
 	ab, ba := pair(t, a, b)
 	bc, cb := pair(t, b, c)
 	ba.keep(1)
@@ -359,12 +328,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	k.buf.Release()
-	left := func(n *node, s *sink) int {
-		n.Hold.Lock()
-		defer n.Hold.Unlock()
-		return len(s.conn.(*conn).in.arenas)
-	}
-	eventually.True(t, "the last reader has let go", func() bool { return left(b, ba)+left(c, cb) == 0 })
+	eventually.True(t, "the last reader has let go", func() bool { return b.mapped(ba)+c.mapped(cb) == 0 })
 	eventually.True(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
 	// The connection over which it was sent still works.
 	b.sendOwn(t, bc, 1, 40_000)
@@ -376,14 +340,7 @@ func TestForwardedArenaForgotten(t *testing.T) {
 func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 	for _, what := range []string{"first connection, near", "first connection, far", "second connection, near", "second connection, far", "first port", "second port"} {
 		t.Run(what, func(t *testing.T) {
-			opened := func() *node {
-				n, err := open("")
-				if err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-			a, b, c := opened(), opened(), opened()
+			a, b, c := start(t), start(t), start(t)
 			ab, ba := pair(t, a, b)
 			bc, cb := pair(t, b, c)
 			ba.keep(1)
@@ -393,7 +350,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				a.sendOwn(t, ab, i, 40_000)
 				sendOn(t, bc, i, ba.take(t))
 			}
-			eventually.True(t, "they come", func() bool { got, _ := cb.frames(); return got == count })
+			cb.wantFrames(t, count)
 			switch what {
 			case "first connection, near":
 				ab.conn.Close()
@@ -421,11 +378,6 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				t.Errorf("%d of %d are held: %v", k, count, err)
 			}
 			wantBack(t, a, b, c)
-			for _, n := range []*node{b, c, a} {
-				if err := n.Close(); err != nil {
-					t.Error(err)
-				}
-			}
 		})
 	}
 }
@@ -435,10 +387,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 // place.
 func TestForwardUnread(t *testing.T) {
 	a, c := start(t), start(t)
-	b, err := open("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(open(""))
 	ab, ba := admitted(t, a, b)
 	bc, cb := admitted(t, b, c)
 	a.sendOwn(t, ab, 0, 40_000)
@@ -452,13 +401,9 @@ func TestForwardUnread(t *testing.T) {
 	}
 	conn := ab.conn.(*conn)
 	for range 3 { // later loans have other numbers
-		buf, err := a.Pool.Get(40_000)
-		if err != nil {
-			t.Fatal(err)
-		}
+		buf := must.Get(a.Pool.Get(40_000))
 		clear(buf.Bytes())
-		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: 1, Len: 40_000}, Data: buf.Bytes(), Buf: buf}
-		_, _ = conn.Send([]subsys.Frame{f})
+		_, _ = conn.Send([]subsys.Frame{frameOf(1, buf, buf.Bytes())})
 		buf.Release()
 	}
 	a.Hold.Unlock()
@@ -470,9 +415,7 @@ func TestForwardUnread(t *testing.T) {
 	}
 	at.buf.Release()
 	for _, s := range []*sink{ab, cb} {
-		if err := s.wantDown(t); !errors.Is(err, subsys.ErrPeerClosed) {
-			t.Errorf("the end is reported as %v", err)
-		}
+		s.wantDownAs(t, subsys.ErrPeerClosed)
 		if _, bad := s.frames(); bad != nil {
 			t.Error(bad)
 		}
@@ -487,15 +430,13 @@ func TestForwardUnread(t *testing.T) {
 // Promise (Shared memory): Memory of another user is not passed on to third processes. See also
 // TestForwardAcrossContextsOfGroup.
 func TestForwardOfOtherUser(t *testing.T) {
-	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	b, c := startGroup(t), startGroup(t)
 	bc, cb := pair(t, b, c)
 	exe := launch(t, "member "+b.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 0})
 	ba := b.accepted(t)
 	ba.keep(1)
-	eventually.True(t, "frames come", func() bool { got, _ := ba.frames(); return got == 50 })
+	ba.wantFrames(t, 50)
 	ba.mu.Lock()
 	all := ba.kept
 	ba.kept = nil
@@ -511,15 +452,13 @@ func TestForwardOfOtherUser(t *testing.T) {
 	if size == 0 {
 		t.Fatal("nothing was lent")
 	}
-	eventually.True(t, "they come", func() bool { got, bad := cb.frames(); return got == int(seq) && bad == nil })
+	cb.wantFrames(t, int(seq))
 	if copied := c.Count.CopiedB.Load(); copied < size {
 		t.Errorf("%d bytes of %d were copied", copied, size)
 	}
-	c.Hold.Lock()
-	if n := len(cb.conn.(*conn).in.arenas); n > 0 {
+	if n := c.mapped(cb); n > 0 {
 		t.Errorf("%d arenas were passed on", n)
 	}
-	c.Hold.Unlock()
 	// But the payload may be sent back.
 	for _, k := range all {
 		if k.buf.ReadOnly() {

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -23,16 +23,7 @@ import (
 // startGroup starts a node whose transport was made for this process's group.
 func startGroup(t testing.TB) *node {
 	t.Helper()
-	n, err := openOver(ForGroup(os.Getegid()), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return n
+	return startOver(t, ForGroup(os.Getegid()))
 }
 
 // A group member makes its bell blocking and full, reads nothing, and reports again and again that
@@ -43,21 +34,17 @@ func startGroup(t testing.TB) *node {
 func TestGroupBellCannotBlock(t *testing.T) {
 	evil, n := startGroup(t), startGroup(t)
 	near, far := pair(t, startGroup(t), n)
-	good(t, near, far, 0)
+	good(t, near, far)
 	evil.Hold.Lock() // the peer reads nothing
 	defer evil.Hold.Unlock()
 	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
 	bell := evil.Port.(*port).bell
-	if err := unix.SetNonblock(bell.fd, false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.SetNonblock(bell.fd, false))
 	var full [8]byte
 	binary.NativeEndian.PutUint64(full[:], 1<<64-2)
-	if _, err := unix.Write(bell.fd, full[:]); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(unix.Write(bell.fd, full[:]))
 	sent := make(chan error)
 	go func() {
 		var err error
@@ -72,12 +59,12 @@ func TestGroupBellCannotBlock(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Error("ringing for a peer blocks")
 		_, _ = unix.Read(bell.fd, full[:])
 		<-sent
 	}
-	good(t, near, far, 1)
+	good(t, near, far)
 }
 
 // Before its sink knows the peer, a connection maps few of the peer's arenas.
@@ -92,9 +79,7 @@ func TestArenasBeforeAdmission(t *testing.T) {
 			break // the connection was cut meanwhile
 		}
 	}
-	if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-		t.Errorf("it is reported as %v", err)
-	}
+	s.wantDownAs(t, subsys.ErrProtocol)
 	if _, after := resources(); after > before+10 {
 		t.Errorf("%d more mappings", after-before)
 	}
@@ -113,15 +98,13 @@ func TestNotesInTurns(t *testing.T) {
 		if i%2 == 1 {
 			kind, fd, size = noteGone, -1, 0
 		}
-		if err := c.sendNote(kind, 1, size, fd); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(c.sendNote(kind, 1, size, fd))
 	}
 	if _, again := s.conn.(*conn).Ready(subsys.Readable); !again {
 		t.Error("all notes were read at once")
 	}
 	n.Hold.Unlock()
-	good(t, near, far, 0)
+	good(t, near, far)
 	c.Close()
 }
 
@@ -142,12 +125,10 @@ func TestEndlessRing(t *testing.T) {
 	for at := uint64(0); at < ringLen; at += line {
 		c.mine.put(at, rec)
 	}
-	if err := unix.Shutdown(c.sock, unix.SHUT_RDWR); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Shutdown(c.sock, unix.SHUT_RDWR))
 	n.Hold.Unlock()
 	_ = s.wantDown(t)
-	good(t, near, far, 0)
+	good(t, near, far)
 	c.Close()
 }
 
@@ -164,12 +145,8 @@ func TestArenaWithoutMemory(t *testing.T) {
 	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
-	if err := c.sendNote(noteArena, 1, 1<<20, fd); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.wantDown(t); !errors.Is(err, memfd.ErrUnsealed) {
-		t.Errorf("it is reported as %v", err)
-	}
+	must.OK(c.sendNote(noteArena, 1, 1<<20, fd))
+	s.wantDownAs(t, memfd.ErrUnsealed)
 }
 
 // A sender with more arenas than its peer maps at once lends from them in turn.
@@ -178,52 +155,34 @@ func TestMoreArenasThanMapped(t *testing.T) {
 	near, far := pair(t, a, b)
 	const size, rounds, arenas = 2 << 20, 3, 3 * fewArenas // each buffer is an arena
 	var bufs [arenas]*buffers.Buffer
-	rnd := rand.New(rand.NewPCG(3, 4))
 	for k := range bufs {
-		var err error
-		if bufs[k], err = a.Pool.Get(size); err != nil {
-			t.Fatal(err)
-		}
+		bufs[k] = a.signed(size, uint64(k))
 		defer bufs[k].Release()
 	}
 	for i := range rounds {
 		for k, buf := range bufs {
-			f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(i*arenas + k), Len: size}, Data: buf.Bytes(), Buf: buf}
-			f.Tag = sign(buf.Bytes(), rnd)
 			copies := a.Count.Copies.Load()
-			if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
-				t.Fatalf("took %d: %v", n, err)
-			}
-			eventually.True(t, "it comes", func() bool { got, _ := far.frames(); return got == i*arenas+k+1 })
+			sendBuffer(t, near, uint32(i*arenas+k), buf, buf.Bytes())
+			far.wantFrames(t, i*arenas+k+1)
 			eventually.True(t, "it comes back", func() bool {
 				return near.conn.(*conn).out.loansOut.Load() == 0 || near.conn.(*conn).out.hasReturns(near.conn.(*conn))
 			})
 			if a.Count.Copies.Load() != copies {
 				t.Fatal("a payload was copied")
 			}
-			in := &far.conn.(*conn).in
-			b.Hold.Lock()
-			if len(in.arenas) > fewArenas {
-				t.Errorf("%d arenas are mapped", len(in.arenas))
+			if n := b.mapped(far); n > fewArenas {
+				t.Errorf("%d arenas are mapped", n)
 			}
-			b.Hold.Unlock()
 		}
-	}
-	if _, bad := far.frames(); bad != nil {
-		t.Error(bad)
 	}
 }
 
 // Another user of the group that opens sockets and sends nothing gets few of the places for
 // handshakes.
 func TestSilentUsers(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := startGroup(t)
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "crowd "+at, &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first\n" {
+	if out := run(t, "crowd "+n.socket(), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first" {
 		t.Error(out)
 	}
 }
@@ -231,13 +190,11 @@ func TestSilentUsers(t *testing.T) {
 // Another user of the group whose connections are never admitted has few of them, until they are
 // admitted or end.
 func TestUnadmittedUsers(t *testing.T) {
-	if os.Getuid() != 0 || os.Getegid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
 	for range 2 { // the places of the first round are free when it has ended
-		if out := run(t, "callers "+n.Port.Addr(), other); out != fmt.Sprintln(maxSilent) {
+		if out := run(t, "callers "+n.Port.Addr(), other); out != fmt.Sprint(maxSilent) {
 			t.Errorf("connections made: %s", out)
 		}
 		for range maxSilent {
@@ -267,17 +224,17 @@ func TestUnadmittedUsers(t *testing.T) {
 }
 
 // crowd opens many sockets as another user and sends nothing.
-func crowd(at string) string {
+func crowd(at string) any {
 	var all []*net.UnixConn
 	for range 40 {
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: at, Net: "unixpacket"})
 		if err != nil {
-			return err.Error()
+			return err
 		}
 		all = append(all, c)
 	}
 	b := make([]byte, 100)
-	_ = all[39].SetReadDeadline(time.Now().Add(patience))
+	_ = all[39].SetReadDeadline(time.Now().Add(testTimeout))
 	if _, err := all[39].Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
 		return "the last one was not closed"
 	}

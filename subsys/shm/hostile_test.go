@@ -3,6 +3,7 @@
 package shm
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -25,21 +27,19 @@ import (
 func raw(t testing.TB, n *node, addr string) *conn {
 	t.Helper()
 	s := newSink(nil)
-	c, err := n.Port.Dial(t.Context(), addr, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(n.Port.Dial(t.Context(), addr, s))
 	return c.(*conn)
 }
 
 // good sends a frame over an honest connection, which must not be affected.
-func good(t testing.TB, near, far *sink, seq uint32) {
+func good(t testing.TB, near, far *sink) {
 	t.Helper()
-	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq}}
+	seq, _ := far.frames()
+	f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: uint32(seq)}}
 	if n, err := near.conn.Send([]subsys.Frame{f}); n != 1 || err != nil {
 		t.Fatalf("an honest connection took %d frames: %v", n, err)
 	}
-	eventually.True(t, "an honest connection carries a frame", func() bool { got, _ := far.frames(); return got == int(seq)+1 })
+	far.wantFrames(t, seq+1)
 }
 
 // A peer that writes nonsense is cut off with ErrProtocol. Memory that it names beyond its own is
@@ -70,7 +70,7 @@ func TestNonsense(t *testing.T) {
 		"a kind unknown":          func(c *conn) { write(c, record(9, 8, make([]byte, 8)...)) },
 		"a record too long":       func(c *conn) { write(c, record(recBytes, 1<<31, 1, 2, 3, 4, 5, 6, 7, 8)) },
 		"a record that wraps":     func(c *conn) { write(c, record(recBytes, 1<<32-1)) },
-		"a bad header":            func(c *conn) { write(c, record(recBytes, 32, slicesOf(0xff, 32)...)) },
+		"a bad header":            func(c *conn) { write(c, record(recBytes, 32, bytes.Repeat([]byte{0xff}, 32)...)) },
 		"an unknown arena":        func(c *conn) { write(c, lent(77, 0, 0, 4096, 4096)) },
 		"a loan behind the arena": func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<40, 4096, 4096)) },
 		"a loan that wraps":       func(c *conn) { own(t, c, evil, 7); write(c, lent(7, 0, 1<<64-8, 4096, 4096)) },
@@ -114,20 +114,17 @@ func TestNonsense(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			seq, _ := far.frames()
-			good(t, near, far, uint32(seq))
+			good(t, near, far)
 			c := raw(t, evil, n.Port.Addr())
 			s := n.accepted(t)
 			bad(c)
 			c.wake()
-			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) && !errors.Is(err, subsys.ErrBadHeader) && !errors.Is(err, memfd.ErrUnsealed) {
-				t.Errorf("it is reported as %v", err)
-			}
+			s.wantDownAs(t, subsys.ErrProtocol, subsys.ErrBadHeader, memfd.ErrUnsealed)
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
 			}
 			c.Close()
-			good(t, near, far, uint32(seq)+1)
+			good(t, near, far)
 		})
 	}
 }
@@ -171,9 +168,7 @@ func TestNonsenseSentBack(t *testing.T) {
 				})
 				return
 			}
-			if err := s.wantDown(t); !errors.Is(err, subsys.ErrProtocol) {
-				t.Errorf("it is reported as %v", err)
-			}
+			s.wantDownAs(t, subsys.ErrProtocol)
 			if got, _ := s.frames(); got > 0 {
 				t.Errorf("%d frames were delivered", got)
 			}
@@ -188,20 +183,10 @@ func write(c *conn, b []byte) {
 	c.mine.word(0).Store(binary.LittleEndian.Uint64(b))
 }
 
-func slicesOf(b byte, n int) []byte {
-	s := make([]byte, n)
-	for i := range s {
-		s[i] = b
-	}
-	return s
-}
-
 // own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
-	if err := c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page))
 }
 
 // Arenas that a peer withdraws while messages in them are held stay readable.
@@ -224,7 +209,7 @@ func TestArenaTakenBack(t *testing.T) {
 	h.Put(b[recordLen+extentLen:])
 	write(c, b)
 	c.ring()
-	eventually.True(t, "it comes", func() bool { got, _ := s.frames(); return got == 1 })
+	s.wantFrames(t, 1)
 	_ = c.sendNote(noteGone, 7, 0, -1)
 	memfd.Unmap(mem)
 	memfd.Close(fd)
@@ -246,10 +231,7 @@ func TestFlippedWords(t *testing.T) {
 	}
 	broken := 0
 	for i := range rounds {
-		s, err := evil.dial(n.Port.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(evil.dial(n.Port.Addr()))
 		f := n.accepted(t)
 		f.mu.Lock()
 		f.next, f.every = 0, 7
@@ -285,7 +267,7 @@ func TestFlippedWords(t *testing.T) {
 	// How many connections are cut off is chance: most of the words are free or used by the hostile
 	// side only. TestNonsense checks that each kind of nonsense is noticed.
 	t.Logf("%d of %d connections were cut off", broken, rounds)
-	good(t, near, far, 0)
+	good(t, near, far)
 	eventually.True(t, "all that was lent is back", func() bool { return n.Pool.Stats().InUse <= 1 && evil.Pool.Stats().InUse == 0 })
 	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
@@ -294,12 +276,9 @@ func TestFlippedWords(t *testing.T) {
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
-	a, _ := parse(n.Port.Addr())
-	at := &net.UnixAddr{Name: socket(a.node, a.name), Net: "unixpacket"}
+	at := &net.UnixAddr{Name: n.socket(), Net: "unixpacket"}
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
@@ -309,14 +288,11 @@ func TestInvalidHello(t *testing.T) {
 	defer memfd.Unmap(mem)
 	defer memfd.Close(seg)
 	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
-	nap, err := n.Poller().NapPage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nap := must.Get(n.Poller().NapPage())
 	h := hello()
 	other := h
 	other[8]++
-	good(t, near, far, 0) // maps the memory that the connection needs
+	good(t, near, far) // maps the memory that the connection needs
 	before, _ := resources()
 	for i, s := range []struct {
 		b   []byte
@@ -327,10 +303,7 @@ func TestInvalidHello(t *testing.T) {
 		{h[:], []int{seg, page, p[0], bell}}, {h[:], []int{seg, page, page, bell}}, {h[:], []int{seg, page, seg, bell}}, {h[:], []int{seg, page, nap, bell, p[0]}},
 		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
 	} {
-		c, err := net.DialUnix("unixpacket", nil, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.DialUnix("unixpacket", nil, at))
 		if s.b != nil {
 			var oob []byte
 			if s.fds != nil {
@@ -339,14 +312,14 @@ func TestInvalidHello(t *testing.T) {
 			if _, _, err := c.WriteMsgUnix(s.b, oob, nil); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.SetReadDeadline(time.Now().Add(patience))
+			_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 			if k, err := c.Read(make([]byte, 100)); k > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("peer %d was answered with %d bytes, %v", i, k, err)
 			}
 		}
 		c.Close()
 	}
-	good(t, near, far, 1)
+	good(t, near, far)
 	eventually.True(t, "no descriptor stays", func() bool { f, _ := resources(); return f <= before })
 	select {
 	case <-n.taken:
@@ -361,10 +334,7 @@ func TestSilentListener(t *testing.T) {
 	n := start(t)
 	node := n.Port.(*port).addr.node
 	name := newName()
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"}))
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
@@ -398,10 +368,7 @@ func TestHalfWritten(t *testing.T) {
 	near, _ := pair(t, a, b)
 	c := near.conn.(*conn)
 	c.out.seen.Store(returnsEnded) // nothing is lent
-	buf, err := a.Pool.Get(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	buf := must.Get(a.Pool.Get(1 << 20))
 	defer buf.Release()
 	c.out.peerHead.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}

@@ -11,6 +11,7 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +19,12 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 // A node stands for a context, as far as a transport can tell. Its sinks check every payload and
 // keep some.
@@ -37,7 +39,7 @@ func open(addr string) (*node, error) { return openOver(New(), addr) }
 func openOver(tr subsys.Transport, addr string) (*node, error) {
 	n := &node{taken: make(chan *sink, 64)}
 	var err error
-	n.Harness, err = harness.Open(tr, addr, harness.Sleeping, func(c subsys.Conn) subsys.Sink {
+	n.Harness, err = harness.Open(tr, addr, harness.Sleeping, nil, func(c subsys.Conn) subsys.Sink {
 		if n.accept != nil {
 			return n.accept(c)
 		}
@@ -53,10 +55,12 @@ func openOver(tr subsys.Transport, addr string) (*node, error) {
 
 func start(t testing.TB) *node {
 	t.Helper()
-	n, err := open("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	return startOver(t, New())
+}
+
+func startOver(t testing.TB, tr subsys.Transport) *node {
+	t.Helper()
+	n := must.Get(openOver(tr, ""))
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
@@ -66,7 +70,7 @@ func start(t testing.TB) *node {
 }
 
 func (n *node) dial(addr string) (*sink, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	s := newSink(nil)
 	c, err := n.Port.Dial(ctx, addr, s)
@@ -81,16 +85,34 @@ func (n *node) dial(addr string) (*sink, error) {
 // pair joins two nodes.
 func pair(t testing.TB, a, b *node) (near, far *sink) {
 	t.Helper()
-	near, err := a.dial(b.Port.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	near = must.Get(a.dial(b.Port.Addr()))
 	return near, b.accepted(t)
 }
 
 func (n *node) accepted(t testing.TB) *sink {
 	t.Helper()
 	return eventually.Value(t, "an accepted connection", n.taken)
+}
+
+// socket returns the abstract name at which n listens.
+func (n *node) socket() string {
+	a := must.Get(parse(n.Port.Addr()))
+	return socket(a.node, a.name)
+}
+
+// mapped returns how many arenas of the peer of s are mapped in n.
+func (n *node) mapped(s *sink) int {
+	n.Hold.Lock()
+	defer n.Hold.Unlock()
+	return len(s.conn.(*conn).in.arenas)
+}
+
+// needRoot skips a test that runs a process of another user.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 || os.Getegid() != 0 {
+		t.Skip("only root can run a process of another user")
+	}
 }
 
 // A sink checks the frames that arrive and keeps every n-th payload.
@@ -201,6 +223,24 @@ func (s *sink) wantDown(t testing.TB) error {
 	return eventually.Value(t, "the connection goes down", s.down)
 }
 
+// wantDownAs waits for the end of the connection, for one of the given reasons.
+func (s *sink) wantDownAs(t testing.TB, reasons ...error) {
+	t.Helper()
+	err := s.wantDown(t)
+	if !slices.ContainsFunc(reasons, func(r error) bool { return errors.Is(err, r) }) {
+		t.Errorf("the end is reported as %v", err)
+	}
+}
+
+// wantFrames waits until n frames have come, and checks that they are whole and in order.
+func (s *sink) wantFrames(t testing.TB, n int) {
+	t.Helper()
+	eventually.True(t, fmt.Sprint(n, " frames come"), func() bool { got, bad := s.frames(); return got == n || bad != nil })
+	if got, bad := s.frames(); bad != nil {
+		t.Fatalf("%d frames came: %v", got, bad)
+	}
+}
+
 // sign fills b so that verify can tell whether it is whole, and returns its tag.
 func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 	if len(b) > 0 {
@@ -215,6 +255,18 @@ func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 		}
 	}
 	return sum(b)
+}
+
+// signed returns a buffer of n's pool whose content depends on seed.
+func (n *node) signed(size int, seed uint64) *buffers.Buffer {
+	b := must.Get(n.Pool.Get(size))
+	sign(b.Bytes(), rand.New(rand.NewPCG(seed, 17)))
+	return b
+}
+
+// frameOf returns a frame with data, which lies in b.
+func frameOf(seq uint32, b *buffers.Buffer, data []byte) subsys.Frame {
+	return subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: uint32(len(data)), Tag: sum(data)}, Data: data, Buf: b}
 }
 
 // sum returns the tag of whole data.
@@ -262,7 +314,7 @@ func (n *node) load(s *sink, frames int, seed uint64) error {
 			case <-s.writable:
 			case err := <-s.down:
 				s.fell(err)
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				return errors.New("no Writable")
 			}
 		}

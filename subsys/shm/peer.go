@@ -15,11 +15,9 @@ import (
 // peer returns the credentials of the process at the other end of a socket, or an error if that
 // process may not be a peer. isBeside is set if the ends have met in the folder.
 func (p *port) peer(raw syscall.RawConn, isBeside bool) (cred *unix.Ucred, err error) {
-	if e := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil {
-		err = e
-	}
+	cred, err = onSocket(raw, func(fd int) (*unix.Ucred, error) {
+		return unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the credentials of the peer: %w", err)
 	}
@@ -42,11 +40,7 @@ func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 	if int(cred.Gid) == *p.group {
 		return nil
 	}
-	var of []uint32
-	var err error
-	if e := raw.Control(func(fd uintptr) { of, err = peerGroups(fd) }); e != nil {
-		err = e
-	}
+	of, err := onSocket(raw, peerGroups)
 	if err != nil {
 		return fmt.Errorf("reading the groups of user %d: %w", cred.Uid, err)
 	}
@@ -56,6 +50,14 @@ func (p *port) checkPeer(cred *unix.Ucred, raw syscall.RawConn) error {
 	return nil
 }
 
+// onSocket returns what f returns for the descriptor of a socket.
+func onSocket[T any](raw syscall.RawConn, f func(fd int) (T, error)) (v T, err error) {
+	if e := raw.Control(func(fd uintptr) { v, err = f(int(fd)) }); e != nil {
+		err = e
+	}
+	return v, err
+}
+
 // member reports whether this process is in a group.
 func member(group int) bool {
 	of, err := os.Getgroups()
@@ -63,11 +65,11 @@ func member(group int) bool {
 }
 
 // peerGroups returns the supplementary groups of the process at the other end of a socket.
-func peerGroups(fd uintptr) ([]uint32, error) {
+func peerGroups(fd int) ([]uint32, error) {
 	for room := 32; ; {
 		of := make([]uint32, room)
 		size := uint32(4 * room)
-		_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS, uintptr(unsafe.Pointer(&of[0])), uintptr(unsafe.Pointer(&size)), 0)
+		_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS, uintptr(unsafe.Pointer(&of[0])), uintptr(unsafe.Pointer(&size)), 0)
 		switch {
 		case e == 0:
 			return of[:min(int(size/4), room)], nil

@@ -98,8 +98,9 @@ func (p *port) connect(uc *net.UnixConn, isBeside, first bool) (_ *conn, err err
 	if err := c.readHello(uc); err != nil {
 		return nil, err
 	}
-	if err := c.takeSocket(raw); err != nil {
-		return nil, err
+	if c.sock, err = onSocket(raw, memfd.Dup); err != nil { // the conn has a descriptor of its own
+		c.sock = -1
+		return nil, fmt.Errorf("duplicating a socket: %w", err)
 	}
 	// The sink is not known yet. conn.Start runs reader.Start again, with the sink. Nothing is
 	// delivered before.
@@ -162,19 +163,6 @@ func sendHello(uc *net.UnixConn, fds []int) error {
 	h := hello()
 	_, _, err := uc.WriteMsgUnix(h[:], unix.UnixRights(fds...), nil)
 	return err
-}
-
-// takeSocket gives the conn a descriptor of its own of the socket.
-func (c *conn) takeSocket(raw syscall.RawConn) error {
-	var err error
-	if e := raw.Control(func(fd uintptr) { c.sock, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
-		err = e
-	}
-	if err != nil {
-		c.sock = -1
-		return fmt.Errorf("duplicating a socket: %w", err)
-	}
-	return nil
 }
 
 // readHello reads the hello of the other end and maps the memory that came with it.

@@ -462,7 +462,6 @@ func (p *port) answer(c *conn) (frames int) {
 	return c.look()
 }
 
-// SetIdle implements subsys.Ring.
 func (p *port) SetIdle(how subsys.IdleMode) (arrived bool) {
 	if p.bell != nil {
 		p.isIdle.Store(true)

@@ -3,11 +3,13 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,71 +17,86 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 )
 
-// In a process that a test has started, init runs a part that needs another process but no port.
+// parts are what a process that a test has started does. They return what it prints.
+var parts = map[string]func(arg string) any{
+	"descriptors": heldDescriptors,
+	"outsider":    outsider,
+	"callers":     callers,
+	"crowd":       crowd,
+	"member":      groupMember,
+}
+
 func init() {
-	switch part, arg, _ := strings.Cut(os.Getenv("ROCL_SHM_TEST_PART"), " "); part {
-	case "descriptors": // lists the descriptors of a process started by a process with connections
-		es, _ := os.ReadDir("/proc/self/fd")
-		for _, e := range es {
-			if l, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.Contains(l, "rocl") || strings.Contains(l, "memfd") {
-				fmt.Println(l)
-			}
-		}
-		os.Exit(0)
-	case "outsider": // sends a hello to a port
-		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: arg, Net: "unixpacket"})
-		if err != nil {
-			fmt.Println("not connected:", err)
-			os.Exit(0)
-		}
-		h := hello()
-		_, _ = c.Write(h[:])
-		_ = c.SetReadDeadline(time.Now().Add(patience))
-		n, err := c.Read(make([]byte, 100))
-		fmt.Println("answered with", n, err)
-		os.Exit(0)
-	case "callers": // connections of group 0 that do no more than the transport's handshake
-		n, err := openOver(ForGroup(0), "")
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(0)
-		}
-		made := 0
-		for range 40 {
-			if _, err := n.dial(arg); err == nil {
-				made++
-			}
-		}
-		fmt.Println(made)
-		os.Exit(0)
-	case "crowd":
-		fmt.Println(crowd(arg))
-		os.Exit(0)
-	case "member": // a process in group 0, or not
-		n, err := openOver(ForGroup(0), "")
-		if err != nil {
-			fmt.Println(err)
-			os.Exit(0)
-		}
-		s, err := n.dial(arg)
-		if err == nil {
-			err = n.load(s, 50, 3)
-		}
-		if err == nil {
-			_, _ = io.Copy(io.Discard, os.Stdin) // until the test that started this process kills it
-		}
-		fmt.Println(err)
+	part, arg, _ := strings.Cut(os.Getenv("ROCL_SHM_TEST_PART"), " ")
+	if f := parts[part]; f != nil {
+		fmt.Print(f(arg))
 		os.Exit(0)
 	}
 }
 
+// heldDescriptors lists what a process has inherited of the process that started it.
+func heldDescriptors(string) any {
+	var all []string
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, l := range links {
+		if l, _ = os.Readlink(l); strings.Contains(l, "rocl") || strings.Contains(l, "memfd") {
+			all = append(all, l)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// outsider sends a hello to a port.
+func outsider(at string) any {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: at, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	h := hello()
+	_, _ = c.Write(h[:])
+	_ = c.SetReadDeadline(time.Now().Add(testTimeout))
+	n, err := c.Read(make([]byte, 100))
+	return fmt.Sprint("answered with ", n, err)
+}
+
+// callers makes connections of group 0 that do no more than the transport's handshake.
+func callers(addr string) any {
+	n, err := openOver(ForGroup(0), "")
+	if err != nil {
+		return err
+	}
+	made := 0
+	for range 40 {
+		if _, err := n.dial(addr); err == nil {
+			made++
+		}
+	}
+	return made
+}
+
+// groupMember is a process in group 0, or not, that sends until it is killed.
+func groupMember(addr string) any {
+	n, err := openOver(ForGroup(0), "")
+	if err != nil {
+		return err
+	}
+	s, err := n.dial(addr)
+	if err == nil {
+		err = n.load(s, 50, 3)
+	}
+	if err == nil {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	return err
+}
+
 func run(t *testing.T, part string, as *syscall.Credential) string {
 	t.Helper()
-	cmd := command(t, part, as)
-	out, err := cmd.CombinedOutput()
+	out, err := command(t, part, as).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -90,35 +107,20 @@ func launch(t *testing.T, part string, as *syscall.Credential) *subprocess.Proce
 	t.Helper()
 	cmd := command(t, part, as)
 	cmd.Stdout = os.Stdout
-	p, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(subprocess.Start(cmd))
 	t.Cleanup(p.Kill)
 	return p
 }
 
 func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must.Get(os.Executable())
 	if as != nil { // the other user may not be able to read this binary
-		b, err := os.ReadFile(exe)
-		if err == nil {
-			var f *os.File
-			if f, err = os.CreateTemp("", "rocl-shm-test-"); err == nil {
-				exe = f.Name()
-				t.Cleanup(func() { os.Remove(exe) })
-				_, err = f.Write(b)
-				_ = f.Chmod(0o755)
-				f.Close()
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.CreateTemp("", "rocl-shm-test-"))
+		t.Cleanup(func() { os.Remove(f.Name()) })
+		must.Get(f.Write(must.Get(os.ReadFile(exe))))
+		must.OK(errors.Join(f.Chmod(0o755), f.Close()))
+		exe = f.Name()
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_PART="+part)
@@ -132,13 +134,9 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 // Promise (Shared memory): Only processes of the same user attach, or of users in the named group.
 // See also TestGroup.
 func TestOtherUser(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
+	needRoot(t)
 	n := start(t)
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
 	select {
@@ -151,24 +149,12 @@ func TestOtherUser(t *testing.T) {
 // Users in the given group can connect. Other users cannot connect at the group's address, whatever
 // they claim.
 func TestGroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can run a process of another user")
-	}
-	n, err := openOver(ForGroup(0), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	needRoot(t)
+	n := startOver(t, ForGroup(0))
 	if New().(transport).group != nil || start(t).Port.Reaches(n.Port.Addr()) {
 		t.Error("a port for one user reaches one for a group")
 	}
-	a, _ := parse(n.Port.Addr())
-	at := socket(a.node, a.name)
-	if out := run(t, "outsider "+at, &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}
 	if out := run(t, "member "+n.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
@@ -194,7 +180,7 @@ func TestNothingInherited(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
 	lendSome(t, a, near, 3)
-	eventually.True(t, "they come", func() bool { got, _ := far.frames(); return got == 3 })
+	far.wantFrames(t, 3)
 	if out := run(t, "descriptors", nil); out != "" {
 		t.Errorf("inherited: %s", out)
 	}
@@ -205,12 +191,8 @@ func TestNothingInherited(t *testing.T) {
 func TestQuietPair(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	if err := a.load(near, 500, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.load(far, 500, 2); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(a.load(near, 500, 1))
+	must.OK(b.load(far, 500, 2))
 	eventually.True(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
 	eventually.True(t, "buffers go back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
 	of := func(n *node, s *sink) int {

@@ -24,7 +24,7 @@ const mostSegment = 4 << 10
 // The end of the direction, if from is closed, arrives behind the bytes.
 type half struct {
 	n        *Network
-	from, to *Conn
+	from, to *tcpConn
 	flight   []segment // in order
 	flying   int       // bytes of flight
 	arrived  [][]byte  // what to has not read
@@ -41,13 +41,13 @@ type segment struct {
 	at  time.Time // when it arrives
 }
 
-// A Conn is one end of a connection. It implements [net.Conn].
-type Conn struct {
+// A tcpConn is one end of a connection. It implements [net.Conn].
+type tcpConn struct {
 	p             *Process
 	local, remote net.Addr
 	host          *Host
 	in, out       *half
-	changed       sync.Cond // broadcast when something of the Conn has changed
+	changed       sync.Cond // broadcast when something of the connection has changed
 	isEnding      bool      // the end of out was sent
 	isClosed      bool
 	err           error     // the connection has broken
@@ -57,14 +57,14 @@ type Conn struct {
 }
 
 // connectLocked makes a connection from p to l.
-func (n *Network) connectLocked(p *Process, l *Listener) (near, far *Conn) {
+func (n *Network) connectLocked(p *Process, l *listener) (near, far *tcpConn) {
 	now := time.Now()
-	near = &Conn{p: p, host: p.host, local: p.host.tcpAddr(p.host.freePortLocked(0)), remote: l.Addr(), heard: now}
-	far = &Conn{p: l.p, host: l.p.host, local: near.remote, remote: near.local, heard: now}
+	near = &tcpConn{p: p, host: p.host, local: p.host.tcpAddr(p.host.freePortLocked(0)), remote: l.Addr(), heard: now}
+	far = &tcpConn{p: l.p, host: l.p.host, local: near.remote, remote: near.local, heard: now}
 	near.out = &half{n: n, from: near, to: far, breaksIn: -1}
 	far.out = &half{n: n, from: far, to: near, breaksIn: -1}
 	near.in, far.in = far.out, near.out
-	for _, c := range []*Conn{near, far} {
+	for _, c := range []*tcpConn{near, far} {
 		c.changed.L = &n.mu
 		c.p.sockets[c] = struct{}{}
 		n.halves[c.out] = struct{}{}
@@ -163,7 +163,7 @@ func (h *half) breakAfterLocked(bytes int64) {
 
 // breakLocked breaks the connection at both ends. What is under way is lost.
 func (h *half) breakLocked() {
-	for _, c := range []*Conn{h.from, h.to} {
+	for _, c := range []*tcpConn{h.from, h.to} {
 		if c.err == nil {
 			c.err = syscall.ECONNRESET
 		}
@@ -176,8 +176,7 @@ func (h *half) breakLocked() {
 // room returns how many bytes the direction can take.
 func (h *half) room() int { return window - h.flying - h.unread }
 
-// Read implements [net.Conn].
-func (c *Conn) Read(b []byte) (int, error) {
+func (c *tcpConn) Read(b []byte) (int, error) {
 	c.changed.L.Lock()
 	defer c.changed.L.Unlock()
 	for {
@@ -193,7 +192,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 }
 
 // readLocked reads what has arrived. It returns 0 and nil if there is nothing to read yet.
-func (c *Conn) readLocked(b []byte) (n int, err error) {
+func (c *tcpConn) readLocked(b []byte) (n int, err error) {
 	switch {
 	case c.p.isKilled:
 		return 0, ErrKilled
@@ -219,8 +218,7 @@ func (c *Conn) readLocked(b []byte) (n int, err error) {
 	return 0, c.err
 }
 
-// Write implements [net.Conn].
-func (c *Conn) Write(b []byte) (n int, err error) {
+func (c *tcpConn) Write(b []byte) (n int, err error) {
 	c.changed.L.Lock()
 	defer c.changed.L.Unlock()
 	for {
@@ -243,7 +241,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 }
 
 // writeErrorLocked returns the error of a write, or nil.
-func (c *Conn) writeErrorLocked() error {
+func (c *tcpConn) writeErrorLocked() error {
 	switch {
 	case c.p.isKilled:
 		return ErrKilled
@@ -255,7 +253,7 @@ func (c *Conn) writeErrorLocked() error {
 	return c.err
 }
 
-func (c *Conn) opError(op string, err error) error {
+func (c *tcpConn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
@@ -263,17 +261,17 @@ func (c *Conn) opError(op string, err error) error {
 }
 
 // Close implements [net.Conn]. The other end reads what was written, and then the end.
-func (c *Conn) Close() error {
+func (c *tcpConn) Close() error {
 	c.changed.L.Lock()
 	defer c.changed.L.Unlock()
 	delete(c.p.sockets, c)
-	c.closeLocked()
+	c.killLocked()
 	return nil
 }
 
 // CloseWrite ends this direction of the connection. The other end reads what was written, and then
-// the end.
-func (c *Conn) CloseWrite() error {
+// the end. Users of net.Conn look for this method.
+func (c *tcpConn) CloseWrite() error {
 	c.changed.L.Lock()
 	defer c.changed.L.Unlock()
 	c.endLocked()
@@ -281,18 +279,16 @@ func (c *Conn) CloseWrite() error {
 }
 
 // endLocked sends the end of the direction, once.
-func (c *Conn) endLocked() {
+func (c *tcpConn) endLocked() {
 	if !c.isEnding {
 		c.isEnding = true
 		c.out.sendLocked(segment{end: true})
 	}
 }
 
-func (c *Conn) wake() { c.changed.Broadcast() }
+func (c *tcpConn) wake() { c.changed.Broadcast() }
 
-func (c *Conn) killLocked() { c.closeLocked() }
-
-func (c *Conn) closeLocked() {
+func (c *tcpConn) killLocked() {
 	if c.isClosed {
 		return
 	}
@@ -304,39 +300,22 @@ func (c *Conn) closeLocked() {
 	c.changed.Broadcast()
 }
 
-// LocalAddr implements [net.Conn].
-func (c *Conn) LocalAddr() net.Addr { return c.local }
+func (c *tcpConn) LocalAddr() net.Addr  { return c.local }
+func (c *tcpConn) RemoteAddr() net.Addr { return c.remote }
 
-// RemoteAddr implements [net.Conn].
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+func (c *tcpConn) SetDeadline(t time.Time) error      { return c.setDeadline(t, &c.reading, &c.writing) }
+func (c *tcpConn) SetReadDeadline(t time.Time) error  { return c.setDeadline(t, &c.reading) }
+func (c *tcpConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writing) }
 
-// SetDeadline implements [net.Conn].
-func (c *Conn) SetDeadline(t time.Time) error {
-	c.setDeadline(t, &c.reading, &c.writing)
-	return nil
-}
-
-// SetReadDeadline implements [net.Conn].
-func (c *Conn) SetReadDeadline(t time.Time) error {
-	c.setDeadline(t, &c.reading)
-	return nil
-}
-
-// SetWriteDeadline implements [net.Conn].
-func (c *Conn) SetWriteDeadline(t time.Time) error {
-	c.setDeadline(t, &c.writing)
-	return nil
-}
-
-func (c *Conn) setDeadline(t time.Time, of ...*deadline) {
+func (c *tcpConn) setDeadline(t time.Time, of ...*deadline) error {
 	c.changed.L.Lock()
 	defer c.changed.L.Unlock()
-	if c.isClosed {
-		return
+	if !c.isClosed {
+		for _, d := range of {
+			d.set(t, &c.changed)
+		}
 	}
-	for _, d := range of {
-		d.set(t, &c.changed)
-	}
+	return nil
 }
 
 // A deadline is a time at which waiting goroutines look again. The zero value is none.

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
@@ -30,18 +31,11 @@ func between(t *testing.T, f func(t *testing.T, p pair)) {
 		p := pair{n: simnet.New(1)}
 		p.n.SetDelay(10*time.Millisecond, 10*time.Millisecond)
 		p.a, p.b = p.n.AddHost("a").Start(), p.n.AddHost("b").Start()
-		var err error
-		if p.ln, err = p.b.Listen(""); err != nil {
-			t.Fatal(err)
-		}
+		p.ln = must.Get(p.b.Listen(""))
 		defer p.ln.Close()
-		if p.near, err = p.a.DialContext(t.Context(), p.ln.Addr().String()); err != nil {
-			t.Fatal(err)
-		}
+		p.near = must.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))
 		defer p.near.Close()
-		if p.far, err = p.ln.Accept(); err != nil {
-			t.Fatal(err)
-		}
+		p.far = must.Get(p.ln.Accept())
 		defer p.far.Close()
 		f(t, p)
 	})
@@ -50,9 +44,7 @@ func between(t *testing.T, f func(t *testing.T, p pair)) {
 // write writes text to c.
 func write(t *testing.T, c net.Conn, text string) {
 	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c, text))
 }
 
 // read returns what c yields until its end, an error or a pause of a second.
@@ -145,19 +137,13 @@ func TestStopProcess(t *testing.T) {
 		if text, err := read(p.far); text != "" || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a process that is stopped reads %q, %v", text, err)
 		}
-		again, err := p.a.DialContext(t.Context(), p.ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		again := must.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))
 		defer again.Close()
 		p.b.Continue()
 		if text, _ := read(p.far); text != "there" {
 			t.Errorf("afterwards: %q", text)
 		}
-		c, err := p.ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(p.ln.Accept())
 		c.Close()
 	})
 }
@@ -204,21 +190,13 @@ func TestDatagrams(t *testing.T) {
 	between(t, func(t *testing.T, p pair) {
 		p.n.SetDelay(time.Millisecond, 50*time.Millisecond)
 		p.n.SetLoss(0.5)
-		to, err := p.b.ListenPacket("")
-		if err != nil {
-			t.Fatal(err)
-		}
+		to := must.Get(p.b.ListenPacket(""))
 		defer to.Close()
 		count := func(from *simnet.Process) (n int, isOrdered bool) {
-			out, err := from.ListenPacket("")
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must.Get(from.ListenPacket(""))
 			defer out.Close()
 			for i := range byte(200) {
-				if _, err := out.WriteTo([]byte{i}, to.LocalAddr()); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(out.WriteTo([]byte{i}, to.LocalAddr()))
 			}
 			_ = to.SetReadDeadline(time.Now().Add(time.Second))
 			isOrdered = true

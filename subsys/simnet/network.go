@@ -115,8 +115,8 @@ type Host struct {
 	isStopped bool
 	isDown    bool // crashed, and no process was started since
 	processes map[*Process]struct{}
-	listeners map[uint16]*Listener
-	packets   map[uint16]*PacketConn
+	listeners map[uint16]*listener
+	packets   map[uint16]*packetConn
 	lastPort  uint16
 }
 
@@ -127,7 +127,7 @@ func (n *Network) AddHost(name string) *Host {
 	i := len(n.hosts) + 1
 	h := &Host{
 		n: n, name: name, ip: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), lastPort: 30000,
-		processes: map[*Process]struct{}{}, listeners: map[uint16]*Listener{}, packets: map[uint16]*PacketConn{},
+		processes: map[*Process]struct{}{}, listeners: map[uint16]*listener{}, packets: map[uint16]*packetConn{},
 	}
 	n.hosts = append(n.hosts, h)
 	return h
@@ -260,7 +260,7 @@ func (p *Process) killLocked() {
 // is any free one.
 func (p *Process) Listen(addr string) (net.Listener, error) { return p.listen(addr) }
 
-func (p *Process) listen(addr string) (*Listener, error) {
+func (p *Process) listen(addr string) (*listener, error) {
 	n := p.host.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -271,7 +271,7 @@ func (p *Process) listen(addr string) (*Listener, error) {
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp", Err: err}
 	}
-	l := &Listener{p: p, port: p.host.freePortLocked(port)}
+	l := &listener{p: p, port: p.host.freePortLocked(port)}
 	l.news.L = &n.mu
 	p.host.listeners[l.port] = l
 	p.sockets[l] = struct{}{}
@@ -311,7 +311,7 @@ func (p *Process) DialContext(ctx context.Context, addr string) (net.Conn, error
 	return e, nil
 }
 
-func (p *Process) dial(ctx context.Context, addr string) (*Conn, error) {
+func (p *Process) dial(ctx context.Context, addr string) (*tcpConn, error) {
 	n := p.host.n
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -381,17 +381,16 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// A Listener is a port for connections.
-type Listener struct {
+// A listener is a port for connections.
+type listener struct {
 	p        *Process
 	port     uint16
-	queue    []*Conn // connections that no goroutine has accepted yet
+	queue    []*tcpConn // connections that no goroutine has accepted yet
 	news     sync.Cond
 	isClosed bool
 }
 
-// Accept implements [net.Listener].
-func (l *Listener) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.accept()
 	if err != nil {
 		return nil, err
@@ -399,7 +398,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-func (l *Listener) accept() (*Conn, error) {
+func (l *listener) accept() (*tcpConn, error) {
 	n := l.p.host.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -414,15 +413,14 @@ func (l *Listener) accept() (*Conn, error) {
 	return c, nil
 }
 
-// Addr implements [net.Listener].
-func (l *Listener) Addr() net.Addr { return l.p.host.tcpAddr(l.port) }
+func (l *listener) Addr() net.Addr { return l.p.host.tcpAddr(l.port) }
 
 func (h *Host) tcpAddr(port uint16) net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(h.ip, port))
 }
 
 // Close implements [net.Listener]. It closes the connections that no goroutine has accepted.
-func (l *Listener) Close() error {
+func (l *listener) Close() error {
 	n := l.p.host.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -431,16 +429,16 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-func (l *Listener) wake() { l.news.Broadcast() }
+func (l *listener) wake() { l.news.Broadcast() }
 
-func (l *Listener) killLocked() {
+func (l *listener) killLocked() {
 	if l.isClosed {
 		return
 	}
 	l.isClosed = true
 	delete(l.p.host.listeners, l.port)
 	for _, c := range l.queue {
-		c.closeLocked()
+		c.killLocked()
 	}
 	l.queue = nil
 	l.news.Broadcast()

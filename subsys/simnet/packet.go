@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// mostQueued limits the datagrams that a PacketConn holds for its reader. Further ones are lost.
+// mostQueued limits the datagrams that a packetConn holds for its reader. Further ones are lost.
 const mostQueued = 4096
 
-// A PacketConn is a port for datagrams. It implements [net.PacketConn].
-type PacketConn struct {
+// A packetConn is a port for datagrams. It implements [net.PacketConn].
+type packetConn struct {
 	p        *Process
 	at       *net.UDPAddr
 	queue    []datagram
@@ -42,15 +42,14 @@ func (p *Process) ListenPacket(addr string) (net.PacketConn, error) {
 		return nil, &net.OpError{Op: "listen", Net: "udp", Err: err}
 	}
 	port = p.host.freePortLocked(port)
-	c := &PacketConn{p: p, at: net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.host.ip, port))}
+	c := &packetConn{p: p, at: net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.host.ip, port))}
 	c.news.L = &n.mu
 	p.host.packets[port] = c
 	p.sockets[c] = struct{}{}
 	return c, nil
 }
 
-// ReadFrom implements [net.PacketConn].
-func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
+func (c *packetConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	c.news.L.Lock()
 	defer c.news.L.Unlock()
 	for {
@@ -69,7 +68,7 @@ func (c *PacketConn) ReadFrom(b []byte) (int, net.Addr, error) {
 }
 
 // WriteTo implements [net.PacketConn]. It never blocks. A datagram that is lost is no error.
-func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
+func (c *packetConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	n := c.p.host.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,12 +103,11 @@ func (c *PacketConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return len(b), nil
 }
 
-func (c *PacketConn) opError(op string, err error) error {
+func (c *packetConn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "udp", Source: c.at, Err: err}
 }
 
-// Close implements [net.PacketConn].
-func (c *PacketConn) Close() error {
+func (c *packetConn) Close() error {
 	c.news.L.Lock()
 	defer c.news.L.Unlock()
 	delete(c.p.sockets, c)
@@ -117,9 +115,9 @@ func (c *PacketConn) Close() error {
 	return nil
 }
 
-func (c *PacketConn) wake() { c.news.Broadcast() }
+func (c *packetConn) wake() { c.news.Broadcast() }
 
-func (c *PacketConn) killLocked() {
+func (c *packetConn) killLocked() {
 	if c.isClosed {
 		return
 	}
@@ -129,14 +127,11 @@ func (c *PacketConn) killLocked() {
 	c.news.Broadcast()
 }
 
-// LocalAddr implements [net.PacketConn].
-func (c *PacketConn) LocalAddr() net.Addr { return c.at }
+func (c *packetConn) LocalAddr() net.Addr { return c.at }
 
-// SetDeadline implements [net.PacketConn].
-func (c *PacketConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+func (c *packetConn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
-// SetReadDeadline implements [net.PacketConn].
-func (c *PacketConn) SetReadDeadline(t time.Time) error {
+func (c *packetConn) SetReadDeadline(t time.Time) error {
 	c.news.L.Lock()
 	defer c.news.L.Unlock()
 	if !c.isClosed {
@@ -146,4 +141,4 @@ func (c *PacketConn) SetReadDeadline(t time.Time) error {
 }
 
 // SetWriteDeadline implements [net.PacketConn]. Writes never block.
-func (c *PacketConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *packetConn) SetWriteDeadline(time.Time) error { return nil }

@@ -61,7 +61,7 @@ func hostOf(addr string) (string, error) {
 type port struct {
 	process *Process
 	cfg     subsys.Config
-	ln      *Listener
+	ln      *listener
 	running sync.WaitGroup // the accepting goroutine and those of conns
 
 	mu       sync.Mutex
@@ -69,10 +69,8 @@ type port struct {
 	conns    map[*conn]struct{}
 }
 
-// Addr implements [subsys.Port].
 func (p *port) Addr() string { return scheme + "://" + p.ln.Addr().String() }
 
-// Reaches implements [subsys.Port].
 func (p *port) Reaches(addr string) bool {
 	_, err := hostOf(addr)
 	return err == nil
@@ -98,7 +96,7 @@ func (p *port) accept() {
 }
 
 // adopt makes a connection of nc, which it closes if the port is closed.
-func (p *port) adopt(nc *Conn) (*conn, error) {
+func (p *port) adopt(nc *tcpConn) (*conn, error) {
 	c := &conn{port: p, nc: nc}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +108,6 @@ func (p *port) adopt(nc *Conn) (*conn, error) {
 	return c, nil
 }
 
-// Dial implements [subsys.Port].
 func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Conn, error) {
 	host, err := hostOf(addr)
 	if err != nil {
@@ -132,7 +129,6 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	return c, nil
 }
 
-// Close implements [subsys.Port].
 func (p *port) Close() error {
 	p.mu.Lock()
 	p.isClosed = true
@@ -152,7 +148,7 @@ func (p *port) Close() error {
 // A conn implements [subsys.Conn], [subsys.Prober] and [subsys.Streamer].
 type conn struct {
 	port   *port
-	nc     *Conn
+	nc     *tcpConn
 	sink   subsys.Sink
 	closed atomic.Bool
 	in     stream.Reader // used by the goroutine of run
@@ -162,23 +158,18 @@ type conn struct {
 	isRevived bool // memory has come back for the Reader
 }
 
-// Transport implements [subsys.Conn].
 func (c *conn) Transport() string { return scheme }
 
-// Remote implements [subsys.Conn].
 func (c *conn) Remote() string { return scheme + "://" + c.nc.remote.String() }
 
-// Streams implements [subsys.Streamer].
 func (c *conn) Streams() {}
 
-// Unanswered implements [subsys.Prober].
 func (c *conn) Unanswered() (owes bool, heard time.Duration) {
 	c.nc.changed.L.Lock()
 	defer c.nc.changed.L.Unlock()
 	return c.nc.out.flying > 0, time.Since(c.nc.heard)
 }
 
-// Start implements [subsys.Conn].
 func (c *conn) Start() {
 	p := c.port
 	p.mu.Lock()
@@ -308,7 +299,6 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	return n, nil
 }
 
-// Close implements [subsys.Conn].
 func (c *conn) Close() error {
 	c.end()
 	return nil

@@ -123,47 +123,13 @@ func (s *socket) shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 // read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
 func (s *socket) read(b []byte) (int, error) {
 	s.count.Reads.Add(1)
-	for {
-		var n uintptr
-		var e syscall.Errno
-		if len(b) <= quickRead {
-			n, _, e = syscall.RawSyscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else { // may copy for long, so the runtime is notified
-			n, _, e = syscall.Syscall(syscall.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		}
-		switch e {
-		case 0:
-			return int(n), nil
-		case syscall.EINTR:
-			continue
-		case syscall.EAGAIN:
-			return 0, e
-		}
-		return 0, os.NewSyscallError("read", e)
-	}
+	return s.call("read", syscall.SYS_READ, unsafe.Pointer(&b[0]), len(b), len(b) <= quickRead)
 }
 
 // write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
 func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
-	for {
-		var n uintptr
-		var e syscall.Errno
-		if len(b) <= quickWrite {
-			n, _, e = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		} else {
-			n, _, e = syscall.Syscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		}
-		switch e {
-		case 0:
-			return int(n), nil
-		case syscall.EINTR:
-			continue
-		case syscall.EAGAIN:
-			return 0, e
-		}
-		return 0, os.NewSyscallError("write", e)
-	}
+	return s.call("write", syscall.SYS_WRITE, unsafe.Pointer(&b[0]), len(b), len(b) <= quickWrite)
 }
 
 // writev is write for bytes in several pieces.
@@ -172,17 +138,29 @@ func (s *socket) writev(iov []unix.Iovec) (int, error) {
 		return s.write(unsafe.Slice(iov[0].Base, iov[0].Len))
 	}
 	s.count.Writes.Add(1)
+	return s.call("write", syscall.SYS_WRITEV, unsafe.Pointer(&iov[0]), len(iov), false)
+}
+
+// call makes a system call on the n bytes or pieces at p. A call that isQuick copies so little that
+// the runtime is not notified.
+func (s *socket) call(name string, trap uintptr, p unsafe.Pointer, n int, isQuick bool) (int, error) {
 	for {
-		n, _, e := syscall.Syscall(syscall.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(&iov[0])), uintptr(len(iov)))
+		var done uintptr
+		var e syscall.Errno
+		if isQuick {
+			done, _, e = syscall.RawSyscall(trap, uintptr(s.fd), uintptr(p), uintptr(n))
+		} else {
+			done, _, e = syscall.Syscall(trap, uintptr(s.fd), uintptr(p), uintptr(n))
+		}
 		switch e {
 		case 0:
-			return int(n), nil
+			return int(done), nil
 		case syscall.EINTR:
 			continue
 		case syscall.EAGAIN:
 			return 0, e
 		}
-		return 0, os.NewSyscallError("write", e)
+		return 0, os.NewSyscallError(name, e)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -41,24 +42,13 @@ func TestIsOwed(t *testing.T) {
 // pair returns a socket, and the other end of its connection, which the test does not read.
 func pair(t *testing.T) (*socket, *net.TCPConn) {
 	t.Helper()
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer l.Close()
-	nc, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Get(net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr)))
 	s := new(socket)
-	if err := s.adopt(nc, new(subsys.Counters)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(s.adopt(nc, new(subsys.Counters)))
 	t.Cleanup(func() { s.drop() })
-	peer, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	peer := must.Get(l.AcceptTCP())
 	t.Cleanup(func() { peer.Close() })
 	return s, peer
 }
@@ -66,23 +56,14 @@ func pair(t *testing.T) (*socket, *net.TCPConn) {
 // A socket to this machine has small buffers.
 func TestLocalBuffers(t *testing.T) {
 	s, peer := pair(t)
-	raw, err := peer.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := must.Get(peer.SyscallConn())
 	for name, opt := range map[string]int{"receive": unix.SO_RCVBUF, "send": unix.SO_SNDBUF} {
-		got, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, opt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must.Get(unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, opt))
 		want := 0 // buffer size that the kernel derives from localBuffer
-		if e := raw.Control(func(fd uintptr) {
-			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer); err == nil {
-				want, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt)
-			}
-		}); e != nil || err != nil {
-			t.Fatal(e, err)
-		}
+		must.OK(raw.Control(func(fd uintptr) {
+			must.OK(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer))
+			want = must.Get(unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt))
+		}))
 		if got != want {
 			t.Errorf("%s: a buffer of %d bytes, want %d", name, got, want)
 		}
@@ -98,9 +79,7 @@ func TestFullPeerAnswers(t *testing.T) {
 			s, peer := pair(t)
 			_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 120_000) // a kernel that refuses the option has no bound in any case
 			if room > 0 {
-				if err := peer.SetReadBuffer(room); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(peer.SetReadBuffer(room))
 			}
 			for full := false; !full; {
 				switch _, err := s.write(make([]byte, 3000)); err {

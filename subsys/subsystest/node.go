@@ -19,8 +19,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-// patience is how long a test waits for a state.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for a state.
+const testTimeout = 20 * time.Second
 
 // A node stands for a context, as far as a transport can tell.
 type node struct {
@@ -37,7 +37,7 @@ func newNode(t *testing.T, tr subsys.Transport, d harness.Drive) *node {
 	n := &node{t: t, taken: make(chan *sink, 1024)}
 	n.accept = func(subsys.Conn) *sink { return newSink(t) }
 	var err error
-	n.Harness, err = harness.Open(tr, "", d, func(c subsys.Conn) subsys.Sink {
+	n.Harness, err = harness.Open(tr, "", d, nil, func(c subsys.Conn) subsys.Sink {
 		n.mu.Lock()
 		accept := n.accept
 		n.mu.Unlock()
@@ -63,6 +63,15 @@ func (n *node) accepting(f func(subsys.Conn) *sink) {
 	n.mu.Unlock()
 }
 
+// preparing makes n accept connections from now on, with sinks that f has changed.
+func (n *node) preparing(f func(s *sink)) {
+	n.accepting(func(subsys.Conn) *sink {
+		s := newSink(n.t)
+		f(s)
+		return s
+	})
+}
+
 // close closes everything and checks that nothing is leaked.
 func (n *node) close() {
 	if err := n.Close(); err != nil {
@@ -83,7 +92,7 @@ func (n *node) buffer(size int, seed uint64) *buffers.Buffer {
 // dial connects n to another node and returns the sinks of both ends.
 func (n *node) dial(to *node) (near, far *sink) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	near = newSink(n.t)
 	c, err := n.Port.Dial(ctx, to.Port.Addr(), near)
@@ -97,6 +106,16 @@ func (n *node) dial(to *node) (near, far *sink) {
 	far = eventually.Value(n.t, "an accepted connection", to.taken)
 	c.Start()
 	return near, far
+}
+
+// forbid makes any further call of a sink of n an error, after a call that is in progress. isAll is
+// unset if one may have begun.
+func (n *node) forbid(s *sink, isAll bool) {
+	n.Hold.Lock()
+	defer n.Hold.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended, s.late = true, isAll
 }
 
 // fill and check write and verify a pattern.
@@ -142,13 +161,12 @@ type sink struct {
 
 	mu    sync.Mutex
 	got   []subsys.Header
-	more  chan struct{} // closed and replaced when got grows
 	ended bool
 	late  bool // one call that was in progress at Down has entered since
 }
 
 func newSink(t *testing.T) *sink {
-	return &sink{t: t, writable: make(chan struct{}, 1), down: make(chan error, 1), more: make(chan struct{})}
+	return &sink{t: t, writable: make(chan struct{}, 1), down: make(chan error, 1)}
 }
 
 func (s *sink) enter(what string) {
@@ -165,7 +183,6 @@ func (s *sink) enter(what string) {
 
 func (s *sink) leave() { s.busy.Store(false) }
 
-// Frames implements subsys.Sink.
 func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 	s.enter("Frames")
 	defer s.leave()
@@ -195,12 +212,10 @@ func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 		s.mu.Unlock()
 		return f(fs)
 	}
+	defer s.mu.Unlock()
 	for i := range fs {
 		s.got = append(s.got, fs[i].Header)
 	}
-	close(s.more)
-	s.more = make(chan struct{})
-	s.mu.Unlock()
 	return nil
 }
 
@@ -212,7 +227,6 @@ func within(inner, outer []byte) bool {
 	return a >= b && a+uintptr(len(inner)) <= b+uintptr(len(outer))
 }
 
-// Room implements subsys.Sink.
 func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	s.enter("Room")
 	defer s.leave()
@@ -230,7 +244,6 @@ func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 // roomPool is separate from the pools of the nodes, as the pool of a mailbox could be.
 var roomPool = buffers.New()
 
-// Writable implements subsys.Sink.
 func (s *sink) Writable(subsys.Conn) {
 	s.mu.Lock()
 	if s.ended {
@@ -243,7 +256,6 @@ func (s *sink) Writable(subsys.Conn) {
 	}
 }
 
-// Down implements subsys.Sink.
 func (s *sink) Down(_ subsys.Conn, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,30 +277,23 @@ func (s *sink) handle(f func([]subsys.Frame) error) {
 }
 
 // want waits until n frames have come, and checks that Seq counts from 0.
-func (s *sink) want(n int) []subsys.Header {
+func (s *sink) want(n int) (got []subsys.Header) {
 	s.t.Helper()
-	late := time.After(patience)
-	for {
+	eventually.Within(testTimeout, func() bool {
 		s.mu.Lock()
-		got, more := s.got, s.more
-		s.mu.Unlock()
-		if len(got) >= n {
-			for i := range got {
-				if got[i].Seq != uint32(i) {
-					s.t.Fatalf("frame %d came in place of %d", got[i].Seq, i)
-				}
-			}
-			if len(got) > n {
-				s.t.Fatalf("%d frames came, %d were sent", len(got), n)
-			}
-			return got
-		}
-		select {
-		case <-more:
-		case <-late:
-			s.t.Fatalf("%d of %d frames came", len(got), n)
+		defer s.mu.Unlock()
+		got = s.got
+		return len(got) >= n
+	})
+	for i := range got {
+		if got[i].Seq != uint32(i) {
+			s.t.Fatalf("frame %d came in place of %d", got[i].Seq, i)
 		}
 	}
+	if len(got) != n {
+		s.t.Fatalf("%d frames came, %d were sent", len(got), n)
+	}
+	return got
 }
 
 // wantDown waits for Down and returns its error.
@@ -313,7 +318,7 @@ func (s *sink) send(fs ...subsys.Frame) error {
 			case err := <-s.down:
 				s.down <- err
 				return err
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				return errors.New("subsystest: no Writable after Send took too little")
 			}
 		}

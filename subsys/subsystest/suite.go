@@ -66,18 +66,24 @@ func Test(t *testing.T, o Options) {
 // polls reports whether a poller drives the connections of the transport.
 func (o Options) polls(t *testing.T) (yes bool) {
 	t.Run("Probe", func(t *testing.T) {
-		tr := o.New()
-		a, b := newNode(t, tr, harness.Sleeping), newNode(t, tr, harness.Sleeping)
+		a, b := nodes(t, o, harness.Sleeping)
 		a.dial(b)
 		yes = a.HasPoller()
 	})
 	return yes
 }
 
-func two(t *testing.T, o Options, d harness.Drive) (a, b *node, near, far *sink) {
+// nodes returns two nodes of one namespace.
+func nodes(t *testing.T, o Options, d harness.Drive) (a, b *node) {
 	t.Helper()
 	tr := o.New()
-	a, b = newNode(t, tr, d), newNode(t, tr, d)
+	return newNode(t, tr, d), newNode(t, tr, d)
+}
+
+// two returns two nodes that are connected.
+func two(t *testing.T, o Options, d harness.Drive) (a, b *node, near, far *sink) {
+	t.Helper()
+	a, b = nodes(t, o, d)
 	near, far = a.dial(b)
 	return a, b, near, far
 }
@@ -130,50 +136,41 @@ func stream(n *node, s *sink, total int, seed uint64) (held, error) {
 	return h, nil
 }
 
+// deliver sends what stream sends from near to far, and waits until all has come.
+func deliver(n *node, near, far *sink, total int, seed uint64) []subsys.Header {
+	n.t.Helper()
+	h, err := stream(n, near, total, seed)
+	if err != nil {
+		n.t.Error(err)
+	}
+	got := far.want(total)
+	h.release()
+	return got
+}
+
 // order checks that frames of all sizes, alone and in batches, arrive whole and in order.
 func order(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
-	const n = 3000
-	h, err := stream(a, near, n, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, got := range far.want(n) {
+	for i, got := range deliver(a, near, far, 3000, 1) {
 		if want := frame(uint32(i), nil).Header; got.Src != want.Src || got.Dst != want.Dst || got.Ack != want.Ack || got.Type != want.Type {
 			t.Fatalf("header %d: %+v, want %+v", i, got, want)
 		}
 	}
-	h.release()
 }
 
 func bothDirections(t *testing.T, o Options, d harness.Drive) {
 	a, b, near, far := two(t, o, d)
-	const n = 2000
 	var wg sync.WaitGroup
-	wg.Go(func() {
-		h, err := stream(a, near, n, 2)
-		if err != nil {
-			t.Error(err)
-		}
-		far.want(n)
-		h.release()
-	})
-	wg.Go(func() {
-		h, err := stream(b, far, n, 3)
-		if err != nil {
-			t.Error(err)
-		}
-		near.want(n)
-		h.release()
-	})
+	wg.Go(func() { deliver(a, near, far, 2000, 2) })
+	wg.Go(func() { deliver(b, far, near, 2000, 3) })
 	wg.Wait()
 }
 
 func large(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
-	sizes := []int{1 << 20, 1<<20 + 1, 64 << 20, 3 << 20}
-	if testing.Short() {
-		sizes = []int{1 << 20, 1<<20 + 1, 3 << 20}
+	sizes := []int{1 << 20, 1<<20 + 1, 3 << 20}
+	if !testing.Short() {
+		sizes = append(sizes, 64<<20)
 	}
 	for i, size := range sizes {
 		b := a.buffer(size, uint64(2*i))
@@ -200,12 +197,7 @@ func manyConns(t *testing.T, o Options, d harness.Drive) {
 				dialling <- struct{}{}
 				near, far := a.dial(b)
 				<-dialling
-				h, err := stream(a, near, 300, uint64(10*i+j))
-				if err != nil {
-					t.Error(err)
-				}
-				far.want(300)
-				h.release()
+				deliver(a, near, far, 300, uint64(10*i+j))
 			})
 		}
 	}
@@ -249,8 +241,7 @@ func backPressure(t *testing.T, o Options, d harness.Drive) {
 // notStarted checks that the accepted end may send before the dialled one is started, and nothing
 // is lost.
 func notStarted(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	near := newSink(t)
 	c, err := a.Port.Dial(t.Context(), b.Port.Addr(), near)
 	if err != nil {
@@ -275,8 +266,7 @@ func notStarted(t *testing.T, o Options, d harness.Drive) {
 // endBehindData checks that frames sent before an end arrive before the end does, also when both
 // arrive at once.
 func endBehindData(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	for i := range 100 {
 		near, far := a.dial(b)
 		n := 1 + i%3
@@ -299,8 +289,7 @@ func endBehindData(t *testing.T, o Options, d harness.Drive) {
 // closeWhileSending closes one end while another goroutine sends, at either end. Send must fail in
 // the end, the other end must get Down once, and the closing end must not be called.
 func closeWhileSending(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	for i := range 30 {
 		near, far := a.dial(b)
 		far.handle(func([]subsys.Frame) error { return nil })
@@ -335,11 +324,7 @@ func closeWhileSending(t *testing.T, o Options, d harness.Drive) {
 		if i%2 == 0 {
 			near.conn.Close()
 			near.conn.Close() // twice is fine
-			a.Hold.Lock()     // a call of the sink that was in progress during Close has returned
-			near.mu.Lock()
-			near.ended = true // any call from here on is an error
-			near.mu.Unlock()
-			a.Hold.Unlock()
+			a.forbid(near, false)
 			select {
 			case near.down <- subsys.ErrClosed:
 			default:
@@ -359,19 +344,14 @@ func closeWhileSending(t *testing.T, o Options, d harness.Drive) {
 // connection. Down may come once, and no call of the sink comes after the progress goroutine has
 // left the connection.
 func closeDuringEnd(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	for range 50 {
 		near, far := a.dial(b)
 		var wg sync.WaitGroup
 		wg.Go(func() { far.conn.Close() })
 		wg.Go(func() { near.conn.Close() })
 		wg.Wait()
-		a.Hold.Lock() // a call of the sink that was in progress during Close has returned
-		near.mu.Lock()
-		near.ended, near.late = true, true // any call from here on is an error
-		near.mu.Unlock()
-		a.Hold.Unlock()
+		a.forbid(near, true)
 		if _, err := near.conn.Send([]subsys.Frame{frame(0, nil)}); err == nil {
 			t.Fatal("a closed connection takes frames")
 		}
@@ -408,14 +388,9 @@ func portClosed(t *testing.T, o Options, d harness.Drive) {
 
 // sinkRefuses checks that an error of the sink cuts the connection at both ends.
 func sinkRefuses(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	no := errors.New("no")
-	b.accepting(func(subsys.Conn) *sink {
-		s := newSink(t)
-		s.onFrames = func([]subsys.Frame) error { return no }
-		return s
-	})
+	b.preparing(func(s *sink) { s.onFrames = func([]subsys.Frame) error { return no } })
 	near, far := a.dial(b)
 	_ = near.send(frame(0, nil))
 	if err := far.wantDown(); !errors.Is(err, no) {
@@ -427,18 +402,15 @@ func sinkRefuses(t *testing.T, o Options, d harness.Drive) {
 // roomRefuses checks that an announced length which the sink refuses cuts the connection before
 // memory is allocated for it.
 func roomRefuses(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	no := errors.New("no")
-	b.accepting(func(subsys.Conn) *sink {
-		s := newSink(t)
+	b.preparing(func(s *sink) {
 		s.onRoom = func(h *subsys.Header) error {
 			if h.Seq != 0 || h.Len != 8<<20 {
 				t.Errorf("asked for room for %+v", h)
 			}
 			return no
 		}
-		return s
 	})
 	near, far := a.dial(b)
 	buf := a.buffer(8<<20, 0)
@@ -457,14 +429,10 @@ func roomRefuses(t *testing.T, o Options, d harness.Drive) {
 // roomSkips checks that a payload for which the sink returns no buffer is skipped: its frame
 // arrives without payload, the frames around it arrive whole, and no memory of its size is mapped.
 func roomSkips(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	const frames, size = 30, 3 << 20
-	skipped := func(h *subsys.Header) bool { return h.Seq%3 == 1 }
-	b.accepting(func(subsys.Conn) *sink {
-		s := newSink(t)
-		s.skips = skipped
-		return s
+	b.preparing(func(s *sink) {
+		s.skips = func(h *subsys.Header) bool { return h.Seq%3 == 1 }
 	})
 	near, far := a.dial(b)
 	before := b.Pool.Stats().Mapped
@@ -494,8 +462,7 @@ func roomSkips(t *testing.T, o Options, d harness.Drive) {
 
 // refused checks that a connection which is not accepted fails to dial or goes down at once.
 func refused(t *testing.T, o Options, d harness.Drive) {
-	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := nodes(t, o, d)
 	b.accepting(func(subsys.Conn) *sink { return nil })
 	near := newSink(t)
 	c, err := a.Port.Dial(t.Context(), b.Port.Addr(), near)
@@ -557,10 +524,8 @@ func garbage(t *testing.T, o Options, d harness.Drive) {
 		far.want(sent)
 	}
 	good()
-	b.accepting(func(subsys.Conn) *sink {
-		s := newSink(t)
+	b.preparing(func(s *sink) {
 		s.onRoom = func(h *subsys.Header) error { return errors.New("not from you") }
-		return s
 	})
 	head := func(f func(*subsys.Header), extra ...byte) []byte {
 		h := frame(0, nil).Header

@@ -29,7 +29,6 @@ type writer struct {
 	kept []*buffers.Buffer // buffers of the frames that the socket has not taken completely
 }
 
-// Send implements [stream.Writer].
 func (w *writer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool, err error) {
 	for taken < len(fs) {
 		from := taken
@@ -45,7 +44,6 @@ func (w *writer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool
 	return taken, isFull, err
 }
 
-// Resume implements [stream.Writer].
 func (w *writer) Resume(c *stream.Conn) (isFull bool, err error) {
 	isFull, err = w.flush(c)
 	if !isFull && err == nil {
@@ -54,7 +52,6 @@ func (w *writer) Resume(c *stream.Conn) (isFull bool, err error) {
 	return isFull, err
 }
 
-// Free implements [stream.Writer].
 func (w *writer) Free() {
 	for i, b := range w.kept {
 		b.Release()

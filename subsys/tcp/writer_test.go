@@ -9,46 +9,30 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // Frames that the socket has no room for are kept until they are written or the connection is
 // closed. The sender may have released them before.
 func TestUnwrittenIsKept(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 	defer ln.Close()
 	count := new(subsys.Counters)
-	poller, err := subsys.NewPoller(count)
-	if err != nil {
-		t.Fatal(err)
-	}
+	poller := must.Get(subsys.NewPoller(count))
 	defer poller.Close()
 	pool := buffers.New()
 	defer pool.Close()
-	p, err := New().Listen("", subsys.Config{Pool: pool, Poller: func() *subsys.Poller { return poller }, Logger: slog.New(slog.DiscardHandler), Count: count})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(New().Listen("", subsys.Config{Pool: pool, Poller: func() *subsys.Poller { return poller }, Logger: slog.New(slog.DiscardHandler), Count: count}))
 	defer p.Close()
-	c, err := p.Dial(context.Background(), "tcp://"+ln.Addr().String(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(p.Dial(context.Background(), "tcp://"+ln.Addr().String(), nil))
 	c.Start()
-	peer, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	peer := must.Get(ln.Accept())
 	defer peer.Close()
 
 	var last *buffers.Buffer
 	for seq := uint32(0); ; seq++ {
-		if last, err = pool.Get(1 << 20); err != nil {
-			t.Fatal(err)
-		}
+		last = must.Get(pool.Get(1 << 20))
 		f := subsys.Frame{Header: subsys.Header{Type: 16, Seq: seq, Len: 1 << 20}, Data: last.Bytes(), Buf: last}
 		if n, err := c.Send([]subsys.Frame{f}); n != 1 || err != nil {
 			t.Fatalf("%d frames were taken, and the one before was not kept: %v", n, err)

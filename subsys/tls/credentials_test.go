@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 // While the secret is replaced in three rounds, in any order of the contexts, no dial fails and
@@ -53,9 +55,7 @@ func TestRotation(t *testing.T) {
 	all("at first")
 	for round, s := range [][][]byte{{old, anew}, {anew, old}, {anew}} {
 		for i := range creds {
-			if err := creds[i].Set(s...); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(creds[i].Set(s...))
 			all(string(rune('1'+round)) + " round")
 		}
 	}
@@ -111,25 +111,22 @@ func TestSecrets(t *testing.T) {
 	if err := c.Set(); !errors.Is(err, ErrCredentials) || c.now.Load() != before {
 		t.Errorf("secrets that cannot be used replace those that can: %v", err)
 	}
-	if _, err := New(nil).Listen("", testConfig()); !errors.Is(err, ErrCredentials) {
+	if _, err := New(nil).Listen("", subsys.Config{}); !errors.Is(err, ErrCredentials) {
 		t.Errorf("without credentials: %v", err)
 	}
 
 	// The derived values are the same at every member and differ in every part if any input
 	// differs. A certificate shows neither the cluster's name nor the secret.
-	one, same, err := twice("cluster-name", key(1))
-	if err != nil || one.name != same.name || !bytes.Equal(one.cert.Raw, same.cert.Raw) || !one.key.Equal(same.key) {
-		t.Errorf("two of one secret: %v", err)
+	one, same := derive(t, "cluster-name", key(1)), derive(t, "cluster-name", key(1))
+	if one.name != same.name || !bytes.Equal(one.cert.Raw, same.cert.Raw) || !one.key.Equal(same.key) {
+		t.Error("two of one secret differ")
 	}
 	for _, other := range []*authority{derive(t, "cluster-nam", key(1)), derive(t, "", key(1)), derive(t, "cluster-name", key(2)), derive(t, "cluster-name", key(1)[:31])} {
 		if other.name == one.name || other.key.Equal(one.key) {
 			t.Error("two of different secrets are alike")
 		}
 	}
-	cert, err := one.mint([]string{one.name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert := must.Get(one.mint([]string{one.name}))
 	for _, der := range [][]byte{cert.Certificate[0], one.cert.Raw} {
 		if bytes.Contains(der, []byte("cluster-name")) || bytes.Contains(der, key(1)[:8]) {
 			t.Error("a certificate tells what it should not")
@@ -147,19 +144,8 @@ func TestSecrets(t *testing.T) {
 
 func derive(t *testing.T, cluster string, s []byte) *authority {
 	t.Helper()
-	a, err := newAuthority(cluster, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(newAuthority(cluster, s))
 	return a
-}
-
-func twice(cluster string, s []byte) (a, b *authority, err error) {
-	if a, err = newAuthority(cluster, s); err != nil {
-		return nil, nil, err
-	}
-	b, err = newAuthority(cluster, s)
-	return a, b, err
 }
 
 // An operator has an authority and a directory of credential files.
@@ -185,12 +171,8 @@ func (o *operator) write(name string, blocks ...*pem.Block) {
 		b = append(b, pem.EncodeToMemory(p)...)
 	}
 	// Files are replaced by renaming, as a careful operator does, not in place.
-	if err := os.WriteFile(o.path("new"), b, 0o600); err != nil {
-		o.t.Fatal(err)
-	}
-	if err := os.Rename(o.path("new"), o.path(name)); err != nil {
-		o.t.Fatal(err)
-	}
+	must.OK(os.WriteFile(o.path("new"), b, 0o600))
+	must.OK(os.Rename(o.path("new"), o.path(name)))
 }
 
 func (o *operator) trust(cas ...*authority) {
@@ -203,10 +185,7 @@ func (o *operator) trust(cas ...*authority) {
 
 func (o *operator) issue(f func(*x509.Certificate)) {
 	c := leaf(o.t, o.ca.cert, o.ca.key, f)
-	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	der := must.Get(x509.MarshalPKCS8PrivateKey(c.PrivateKey))
 	o.write("key.pem", &pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	o.write("cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
 }
@@ -215,18 +194,9 @@ func (o *operator) open() (*Files, error) {
 	return FromFiles(o.path("cert.pem"), o.path("key.pem"), o.path("ca.pem"))
 }
 
-func (o *operator) must() *Files {
-	o.t.Helper()
-	f, err := o.open()
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	return f
-}
-
 func TestFiles(t *testing.T) {
 	one, two, other := newOperator(t, 1), newOperator(t, 1), newOperator(t, 9)
-	a, b, c := listen(t, New(one.must())), listen(t, New(two.must())), listen(t, New(other.must()))
+	a, b, c := listen(t, New(must.Get(one.open()))), listen(t, New(must.Get(two.open()))), listen(t, New(must.Get(other.open())))
 	works := func(when string, from, to *testPort) {
 		t.Helper()
 		if _, _, err := from.dial(to); err != nil {
@@ -269,7 +239,7 @@ func TestFiles(t *testing.T) {
 		works("the new authority", a, b)
 	}
 	stale := newOperator(t, 1)
-	fails("the old authority", listen(t, New(stale.must())), a)
+	fails("the old authority", listen(t, New(must.Get(stale.open()))), a)
 
 	// Files that cannot be used do not replace those in use.
 	for what, spoil := range map[string]func(){
@@ -297,8 +267,8 @@ func TestFiles(t *testing.T) {
 // An expired certificate of this end is not even shown. The log of this end has the reason.
 func TestOwnExpired(t *testing.T) {
 	o := newOperator(t, 1)
-	f := o.must()
-	p, q := listen(t, New(f)), listen(t, New(newOperator(t, 1).must()))
+	f := must.Get(o.open())
+	p, q := listen(t, New(f)), listen(t, New(must.Get(newOperator(t, 1).open())))
 	f.mu.Lock()
 	f.leaf.NotAfter = time.Now().Add(-time.Second)
 	f.mu.Unlock()

@@ -9,75 +9,45 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 // A testPort is a port of a context that accepts every peer, with the refusals that it has logged.
 type testPort struct {
 	subsys.Port
 	refused chan string // logged reasons of refusals
 	joined  chan *testSink
-	poller  *subsys.Poller
-	count   subsys.Counters
+	lines   atomic.Int32 // logged refusals above level debug
 }
 
-func listen(t testing.TB, tr subsys.Transport) *testPort { return listenAt(t, tr, "") }
-
-func listenAt(t testing.TB, tr subsys.Transport, addr string) *testPort {
+func listen(t testing.TB, tr subsys.Transport) *testPort {
 	t.Helper()
 	p := &testPort{refused: make(chan string, 10_000), joined: make(chan *testSink, 1000)}
-	var err error
-	if p.poller, err = subsys.NewPoller(&p.count); err != nil {
-		t.Fatal(err)
-	}
-	pool := buffers.New()
-	p.Port, err = tr.Listen(addr, subsys.Config{
-		Pool: pool, Poller: func() *subsys.Poller { return p.poller }, Logger: slog.New(&catcher{p: p}), Count: &p.count,
-		Accept: func(c subsys.Conn) subsys.Sink {
-			s := newTestSink()
-			s.conn = c
-			p.joined <- s
-			return s
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stop atomic.Bool
-	var driver sync.WaitGroup
-	driver.Go(func() {
-		var never atomic.Uint32
-		for !stop.Load() {
-			p.poller.Sleep(5*time.Millisecond, &never)
-		}
-	})
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-		stop.Store(true)
-		driver.Wait()
-		p.poller.Close()
-		if err := pool.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	h := must.Get(harness.Open(tr, "", harness.Sleeping, slog.New(&catcher{p: p}), func(c subsys.Conn) subsys.Sink {
+		s := newTestSink()
+		s.conn = c
+		p.joined <- s
+		return s
+	}))
+	p.Port = h.Port
+	t.Cleanup(func() { must.OK(h.Close()) })
 	return p
 }
 
 // dial connects and sends one frame. It returns when the frame has arrived, or the error of the
 // connection.
 func (p *testPort) dial(to *testPort) (near, far *testSink, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	for {
 		near, far, err = p.dialOnce(ctx, to)
@@ -162,7 +132,6 @@ func (s *testSink) send() error {
 	return err
 }
 
-// Frames implements subsys.Sink.
 func (s *testSink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 	for i := range fs {
 		s.got <- fs[i].Header
@@ -170,15 +139,12 @@ func (s *testSink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 	return nil
 }
 
-// Room implements subsys.Sink.
 func (s *testSink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	return nil, fmt.Errorf("no room for %d bytes", h.Len)
 }
 
-// Writable implements subsys.Sink.
 func (s *testSink) Writable(subsys.Conn) {}
 
-// Down implements subsys.Sink.
 func (s *testSink) Down(_ subsys.Conn, err error) { s.down <- err }
 
 // A catcher is a handler that keeps the reasons of refusals.
@@ -189,6 +155,9 @@ func (c *catcher) WithAttrs([]slog.Attr) slog.Handler       { return c }
 func (c *catcher) WithGroup(string) slog.Handler            { return c }
 func (c *catcher) Handle(_ context.Context, r slog.Record) error {
 	if strings.HasPrefix(r.Message, "tls: refused") {
+		if r.Level > slog.LevelDebug {
+			c.p.lines.Add(1)
+		}
 		r.Attrs(func(a slog.Attr) bool {
 			if a.Key == "err" {
 				c.p.refused <- a.Value.String()
@@ -197,8 +166,4 @@ func (c *catcher) Handle(_ context.Context, r slog.Record) error {
 		})
 	}
 	return nil
-}
-
-func testConfig() subsys.Config {
-	return subsys.Config{Logger: slog.New(slog.DiscardHandler), Count: &subsys.Counters{}}
 }

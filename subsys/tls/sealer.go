@@ -43,7 +43,6 @@ type sealer struct {
 	isFull        bool            // the socket has no room
 }
 
-// Space implements [stream.Opener].
 func (s *sealer) Space(c *stream.Conn, in *stream.Reader) ([]byte, error) {
 	if err := s.open(c, in); err != nil { // opens what the Reader had no memory for
 		return nil, err
@@ -51,7 +50,6 @@ func (s *sealer) Space(c *stream.Conn, in *stream.Reader) ([]byte, error) {
 	return s.wire.space(), nil
 }
 
-// Took implements [stream.Opener].
 func (s *sealer) Took(c *stream.Conn, in *stream.Reader, n int) (frames int, err error) {
 	s.wire.took(n)
 	err = s.open(c, in)
@@ -92,7 +90,6 @@ func (s *sealer) open(c *stream.Conn, in *stream.Reader) error {
 	return nil
 }
 
-// Send implements [stream.Writer].
 func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool, err error) {
 	if s.records >= s.recordsPerKey {
 		return 0, false, errKeyUsedUp
@@ -138,7 +135,6 @@ func (s *sealer) Send(c *stream.Conn, fs []subsys.Frame) (taken int, isFull bool
 	return taken, s.isFull, err
 }
 
-// Resume implements [stream.Writer].
 func (s *sealer) Resume(c *stream.Conn) (isFull bool, err error) {
 	s.isFull = false
 	if err = s.write(c, 0); err == nil {
@@ -150,7 +146,6 @@ func (s *sealer) Resume(c *stream.Conn) (isFull bool, err error) {
 	return s.isFull, err
 }
 
-// Free implements [stream.Writer].
 func (s *sealer) Free() {
 	s.payload = nil
 	if s.buf != nil {

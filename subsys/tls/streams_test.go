@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/must"
 )
 
 // Streams of one protocol are sealed both ways, with the credentials at the time of the handshake.
@@ -32,14 +34,9 @@ func TestStreams(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if strings.HasPrefix(c.what, "no longer") {
-				if err := ours.Set(key(3)); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(ours.Set(key(3)))
 			}
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 			defer ln.Close()
 			served := make(chan error, 1)
 			go func() {
@@ -49,19 +46,16 @@ func TestStreams(t *testing.T) {
 					return
 				}
 				defer nc.Close()
-				_ = nc.SetDeadline(time.Now().Add(patience))
+				_ = nc.SetDeadline(time.Now().Add(testTimeout))
 				s, err := Server(t.Context(), nc, ours, proto, nil)
 				if err == nil {
 					_, err = io.CopyN(s, s, 5)
 				}
 				served <- err
 			}()
-			nc, err := net.Dial("tcp", ln.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			nc := must.Get(net.Dial("tcp", ln.Addr().String()))
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(patience))
+			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			heard := &counting{Conn: nc, n: atomic.Int64{}}
 			s, err := Client(t.Context(), heard, c.cred, c.proto, nil)
 			if c.why != "" {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/subsystest"
 	"go.uber.org/goleak"
@@ -23,10 +25,7 @@ func key(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 
 func secrets(t testing.TB, cluster string, s ...[]byte) *Secrets {
 	t.Helper()
-	c, err := FromSecrets(cluster, s...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(FromSecrets(cluster, s...))
 	return c
 }
 
@@ -61,15 +60,13 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A peer without the secret may write anything, too.
+// A peer without the secret may write anything, too. A peer that is refused again and again does
+// not fill the log.
 func TestPlainGarbage(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for _, b := range [][]byte{nil, {22}, {22, 3, 1, 255, 255}, {22, 3, 1, 0, 1}, {22, 3, 3, 0, 0}, {21, 3, 3, 0, 2, 1, 0}, bytes.Repeat([]byte{22}, 1<<16),
 		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), make([]byte, 1000), {0x80, 46, 1, 3, 1}} {
-		c, err := net.Dial("tcp", host(p.Addr()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", host(p.Addr())))
 		_, _ = c.Write(b)
 		_ = c.(*net.TCPConn).CloseWrite()
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -80,4 +77,7 @@ func TestPlainGarbage(t *testing.T) {
 	}
 	p.wantRefused(t, 10)
 	p.wantNone(t)
+	if n := p.lines.Load(); n < ratelog.Burst || n > 2*ratelog.Burst { // one more each ten seconds
+		t.Errorf("%d lines in the log, want %d", n, ratelog.Burst)
+	}
 }

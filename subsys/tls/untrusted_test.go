@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -42,14 +44,8 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 	if ca == nil { // self-signed
 		ca, key = c, mine
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, ca, pub, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, c, ca, pub, key))
+	parsed := must.Get(x509.ParseCertificate(der))
 	return stdtls.Certificate{Certificate: [][]byte{der}, PrivateKey: mine, Leaf: parsed}
 }
 
@@ -61,10 +57,7 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 func TestUntrustedPeers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p := listen(t, New(cred))
-	ours, err := newAuthority("test", key(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must.Get(newAuthority("test", key(1)))
 	good := cred.now.Load().client
 	other := func(cluster string, b byte) *stdtls.Config {
 		return secrets(t, cluster, key(b)).now.Load().client.Clone()
@@ -116,15 +109,12 @@ func TestUntrustedPeers(t *testing.T) {
 
 	for _, s := range table {
 		t.Run(s.what, func(t *testing.T) {
-			nc, err := net.Dial("tcp", host(p.Addr()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nc := must.Get(net.Dial("tcp", host(p.Addr())))
 			defer nc.Close()
-			_ = nc.SetDeadline(time.Now().Add(patience))
+			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			ear := &counting{Conn: nc}
 			c := stdtls.Client(ear, s.cfg)
-			err = c.Handshake()
+			err := c.Handshake()
 			if err == nil { // the client's handshake ends before the server has verified the client
 				_, err = c.Read(make([]byte, 1))
 			}
@@ -160,10 +150,7 @@ func (c *counting) Read(b []byte) (int, error) {
 // serve listens and calls f for each accepted connection.
 func serve(t testing.TB, f func(net.Conn)) (addr string) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -171,7 +158,7 @@ func serve(t testing.TB, f func(net.Conn)) (addr string) {
 			if err != nil {
 				return
 			}
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			wg.Go(func() { defer c.Close(); f(c) })
 		}
 	})
@@ -182,10 +169,7 @@ func serve(t testing.TB, f func(net.Conn)) (addr string) {
 // A dialling end refuses servers without access as well.
 func TestFalseServers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
-	ours, err := newAuthority("test", key(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := must.Get(newAuthority("test", key(1)))
 	named := func(c *x509.Certificate) { c.DNSNames = []string{ours.name} }
 	as := func(cert stdtls.Certificate, f func(*stdtls.Config)) func(net.Conn) {
 		cfg := &stdtls.Config{Certificates: []stdtls.Certificate{cert}, NextProtos: []string{proto}, ClientAuth: stdtls.RequestClientCert}
@@ -217,7 +201,7 @@ func TestFalseServers(t *testing.T) {
 		t.Run(s.what, func(t *testing.T) {
 			addr := serve(t, s.f)
 			p := listen(t, New(cred))
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			c, err := p.Dial(ctx, addr, newTestSink())
 			if err == nil {
@@ -235,24 +219,24 @@ func TestFalseServers(t *testing.T) {
 	}
 }
 
-// between relays connections to addr and lets change see and alter what goes there: chunk i of a
+// altering returns tr with a relay that lets change see and alter what goes to a port: chunk i of a
 // connection.
-func between(t testing.TB, addr string, change func(i int, b []byte) []byte) string {
-	return serve(t, func(a net.Conn) {
-		b, err := net.Dial("tcp", host(addr))
-		if err != nil {
-			return
-		}
-		defer b.Close()
-		go func() { _, _ = io.Copy(a, b); a.Close() }()
-		buf := make([]byte, 64<<10)
-		for i := 0; ; i++ {
-			n, err := a.Read(buf)
-			if err != nil {
+func altering(tr subsys.Transport, change func(i int, b []byte) []byte) subsys.Transport {
+	return relay.New(tr, func(accepted net.Conn) func(to, from net.Conn) {
+		return func(to, from net.Conn) {
+			if from != accepted {
+				_, _ = io.Copy(to, from)
 				return
 			}
-			if _, err := b.Write(change(i, buf[:n])); err != nil {
-				return
+			buf := make([]byte, 64<<10)
+			for i := 0; ; i++ {
+				n, err := from.Read(buf)
+				if err != nil {
+					return
+				}
+				if _, err := to.Write(change(i, buf[:n])); err != nil {
+					return
+				}
 			}
 		}
 	})
@@ -265,7 +249,7 @@ func between(t testing.TB, addr string, change func(i int, b []byte) []byte) str
 // attacker in between can only cut the connection. See also TestFalseServers.
 func TestDowngrade(t *testing.T) {
 	cred := secrets(t, "test", key(1))
-	p, from := listen(t, New(cred)), listen(t, New(cred))
+	from := listen(t, New(cred))
 	for what, change := range map[string]func(i int, b []byte) []byte{
 		// The extension supported_versions (43) of a ClientHello.
 		"the version": func(_ int, b []byte) []byte {
@@ -279,8 +263,8 @@ func TestDowngrade(t *testing.T) {
 		"into plain bytes": func(i int, b []byte) []byte { return []byte("GET / HTTP/1.1\r\n\r\n") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			relayed := &testPort{Port: moved{p.Port, between(t, p.Addr(), change)}, joined: p.joined}
-			if _, _, err := from.dial(relayed); err == nil {
+			p := listen(t, altering(New(cred), change))
+			if _, _, err := from.dial(p); err == nil {
 				t.Error("a conn was made")
 			}
 			p.wantRefused(t, 1)
@@ -289,20 +273,18 @@ func TestDowngrade(t *testing.T) {
 	}
 	t.Run("a later byte", func(t *testing.T) {
 		var spoil atomic.Bool
-		relayed := &testPort{Port: moved{p.Port, between(t, p.Addr(), func(_ int, b []byte) []byte {
+		p := listen(t, altering(New(cred), func(_ int, b []byte) []byte {
 			if spoil.Load() {
 				b[len(b)-1] ^= 1
 			}
 			return b
-		})}, joined: p.joined}
-		near, far, err := from.dial(relayed)
+		}))
+		near, far, err := from.dial(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		spoil.Store(true)
-		if err := near.send(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(near.send())
 		if err := eventually.Value(t, "the connection goes down", far.down); !strings.Contains(err.Error(), "bad record MAC") {
 			t.Errorf("the reason of the end is %v", err)
 		}
@@ -311,14 +293,6 @@ func TestDowngrade(t *testing.T) {
 		}
 	})
 }
-
-// moved is a port that is reached at another address.
-type moved struct {
-	subsys.Port
-	addr string
-}
-
-func (m moved) Addr() string { return m.addr }
 
 // Many clients that prolong their handshakes, a byte at a time, do not keep a genuine client out,
 // and are cut.
@@ -340,10 +314,7 @@ func slowDrip(t *testing.T) (inTime bool) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range n {
-		c, err := net.Dial("tcp", host(p.Addr()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", host(p.Addr())))
 		wg.Go(func() {
 			defer c.Close()
 			b := []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3} // a ClientHello of 512 bytes
@@ -381,10 +352,7 @@ func slowDrip(t *testing.T) (inTime bool) {
 func TestCloseWhileShaking(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for range 10 {
-		c, err := net.Dial("tcp", host(p.Addr()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", host(p.Addr())))
 		defer c.Close()
 	}
 	if err := p.Close(); err != nil {

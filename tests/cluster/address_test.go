@@ -60,17 +60,13 @@ func ends(t *testing.T, n *node, cmd *exec.Cmd) (code int, said string) {
 	r, w := io.Pipe()
 	cmd.Stderr = w
 	p, err := in(n.ns, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	go func() {
 		<-p.Ended()
 		w.Close()
 	}()
 	b, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
@@ -93,9 +89,7 @@ func TestAddressGone(t *testing.T) {
 	eventually.True(t, "both find the other's", func() bool { return find(x, "far", far)() && find(y, "mine", mine)() })
 	ready := func(by *agent) string {
 		var body string
-		if err := by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body); err != nil {
-			t.Fatal(err)
-		}
+		check(t, by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body))
 		return body
 	}
 	for _, next := range []string{"10.91.0.1/24", "10.91.0.77/24"} { // the same address, and another one

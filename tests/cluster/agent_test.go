@@ -40,34 +40,26 @@ func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 	t := n.lab.t
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	cmd := n.command(exe)
 	cmd.Env = append(os.Environ(), envAgent+"="+n.socket(), envGiveUp+"="+giveUp.String())
 	cmd.Stderr = os.Stderr
 	toR, toW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	fromR, fromW, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	cmd.Stdin, cmd.Stdout = toR, fromW
 	a := &agent{node: n}
 	a.p, err = in(n.ns, cmd)
 	toR.Close()
 	fromW.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	a.Client = jsonrpc.NewClient(&pipes{fromR, toW})
 	t.Cleanup(func() {
 		a.Close() // the process ends by itself
 		select {
 		case <-a.p.Ended():
-		case <-time.After(eventually.Patience):
+		case <-time.After(eventually.Timeout):
 			a.p.Kill()
 			t.Errorf("the agent of node %d does not end", n.i)
 		}
@@ -202,16 +194,30 @@ type Agent struct {
 	stop   chan struct{}
 	report chan Report
 
-	posts poster
 	ends  Ends
 	views []*view
 	churn *churn
 }
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
+
+// brief returns the context of one operation.
+func brief() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), testTimeout)
+}
+
+// resource returns a resource of the agent.
+func (a *Agent) resource(id rocl.GID) (*rocl.Resource, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.rs[id]; r != nil {
+		return r, nil
+	}
+	return nil, fmt.Errorf("%v is not here", id)
+}
 
 func (a *Agent) Register(attrs rocl.Attrs, id *rocl.GID) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	r, err := a.c.Register(ctx, attrs)
 	if err != nil {
@@ -230,7 +236,7 @@ func (a *Agent) Find(m rocl.Match, out *Answer) error {
 }
 
 func (a *Agent) find(m rocl.Match) Answer {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	began := time.Now()
 	f, err := a.c.Find(ctx, m)
@@ -238,7 +244,7 @@ func (a *Agent) find(m rocl.Match) Answer {
 }
 
 func (a *Agent) FindAll(m rocl.Match, out *Answer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	began := time.Now()
 	var ids []rocl.GID
@@ -256,7 +262,7 @@ func (a *Agent) FindAll(m rocl.Match, out *Answer) error {
 }
 
 func (a *Agent) Lookup(id rocl.GID, out *Answer) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	began := time.Now()
 	f, err := a.c.Lookup(ctx, id)
@@ -265,7 +271,7 @@ func (a *Agent) Lookup(id rocl.GID, out *Answer) error {
 }
 
 func (a *Agent) Send(l Letter, how *string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	if err := a.me.SendBytes(ctx, l.To, 1, []byte(l.Data)); err != nil {
 		*how = err.Error()
@@ -274,13 +280,11 @@ func (a *Agent) Send(l Letter, how *string) error {
 }
 
 func (a *Agent) Recv(id rocl.GID, data *string) error {
-	a.mu.Lock()
-	r := a.rs[id]
-	a.mu.Unlock()
-	if r == nil {
-		return fmt.Errorf("%v is not here", id)
+	r, err := a.resource(id)
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	m, err := r.Recv(ctx)
 	if err != nil {
@@ -293,7 +297,7 @@ func (a *Agent) Recv(id rocl.GID, data *string) error {
 
 // Addresses appends to out the addresses at which the context of a resource can be reached.
 func (a *Agent) Addresses(id rocl.GID, out *[]string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	f, err := a.c.Lookup(ctx, id.Context())
 	if err != nil {
@@ -315,7 +319,7 @@ func (a *Agent) Routes(_ struct{}, out *[]rocl.Route) error {
 
 // Get reads a page of the node's daemon.
 func (a *Agent) Get(url string, body *string) error {
-	c := http.Client{Timeout: patience}
+	c := http.Client{Timeout: testTimeout}
 	r, err := c.Get(url)
 	if err != nil {
 		return err
@@ -371,7 +375,7 @@ func (a *Agent) End(_ struct{}, r *Report) error {
 
 // agentMain is the main function of the agent's process.
 func agentMain(socket string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	giveUp, err := time.ParseDuration(os.Getenv(envGiveUp))
 	if err != nil {
@@ -379,8 +383,7 @@ func agentMain(socket string) int {
 		return 1
 	}
 	a := &Agent{rs: map[rocl.GID]*rocl.Resource{}}
-	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(giveUp), rocl.WithLinger(time.Second),
-		rocl.WithUndelivered(a.posts.report))
+	c, err := rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithGiveUp(giveUp), rocl.WithLinger(time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		return 1

@@ -83,11 +83,15 @@ func lacking(as []*agent, own, same []rocl.GID) (wrong []string) {
 // start, and whatever names and addresses changed. See also TestJoinListsConnect.
 func TestJoin(t *testing.T) {
 	for _, c := range []struct {
-		nodes  int
-		atOnce bool
-	}{{3, false}, {8, true}} {
-		t.Run(fmt.Sprintf("%d nodes, at once %v", c.nodes, c.atOnce), func(t *testing.T) {
+		nodes       int
+		atOnce, six bool
+	}{{3, false, false}, {8, true, false}, {3, false, true}} {
+		t.Run(fmt.Sprintf("%d nodes, at once %v, IPv6 %v", c.nodes, c.atOnce, c.six), func(t *testing.T) {
+			if c.six && !hasSix() {
+				t.Skip("this machine has no IPv6")
+			}
 			l := newLab(t, c.nodes)
+			l.six = c.six
 			began := time.Now()
 			done := make(chan struct{})
 			for i, n := range l.nodes {

@@ -68,10 +68,11 @@ func (a *Agent) Ended(_ struct{}, out *Ends) error {
 
 // Hold receives a request and does not reply. It returns the payload.
 func (a *Agent) Hold(id rocl.GID, data *string) error {
-	a.mu.Lock()
-	r := a.rs[id]
-	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	r, err := a.resource(id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := brief()
 	defer cancel()
 	m, err := r.Recv(ctx)
 	if err == nil {

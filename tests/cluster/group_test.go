@@ -30,7 +30,7 @@ func casts(a *agent) (n int) {
 // member that joins late and members that have forgotten all other members.
 //
 // Promise (Clusters): Members with a multicast or broadcast group become one cluster without
-// addresses, also after a cut that replaced all of them. See also TestSix.
+// addresses, also after a cut that replaced all of them. See also TestJoin.
 func TestGroup(t *testing.T) {
 	parallel(t)
 	for name, group := range map[string]string{"multicast": "239.91.0.1:7947", "broadcast": "10.91.0.255:7947", "IPv6": "[ff02::91]:7947"} {
@@ -88,24 +88,6 @@ func TestGroup(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Members that speak IPv6 to each other form a cluster like any other.
-func TestSix(t *testing.T) {
-	parallel(t)
-	if !hasSix() {
-		t.Skip("this machine has no IPv6")
-	}
-	l := newLab(t, 3)
-	l.six = true
-	for _, n := range l.nodes {
-		l.start(n)
-	}
-	l.together(l.nodes...)
-	as, own, same := l.populate()
-	complete(as, own, same)
-	as[0].say(as[1], own[1], "hello")
-	as[2].say(as[0], own[0], "hello")
 }
 
 // Contexts that are given no address listen where the other nodes reach them. They go on exchanging

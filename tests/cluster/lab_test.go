@@ -46,11 +46,10 @@ type node struct {
 	lab  *lab
 	i    int
 	ns   string
-	host string        // its address on the wire
-	six  string        // its IPv6 address, if it has one
-	skew time.Duration // how far its monotonic clock is ahead of the others
-	dir  string        // for its socket; stays when the daemon ends
-	box  bool          // processes that are started now have their own process and mount namespaces
+	host string // its address on the wire
+	six  string // its IPv6 address, if it has one
+	dir  string // for its socket; stays when the daemon ends
+	box  bool   // processes that are started now have their own process and mount namespaces
 
 	daemon *subprocess.Process
 	heard  chan struct{} // closed when the whole log has been read
@@ -63,6 +62,14 @@ type node struct {
 
 	loss int // per cent of arriving packets that are lost
 	deaf map[*node]bool
+}
+
+// check ends the test if there is an error.
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 var labs atomic.Int32
@@ -79,18 +86,14 @@ func newLab(t *testing.T, n int) *lab {
 	prefix := fmt.Sprintf("rocl-%d-%d-", os.Getpid(), labs.Add(1))
 	t.Cleanup(func() { l.remove(prefix) })
 	l.key = filepath.Join(l.dir, "key")
-	if err := os.WriteFile(l.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(l.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	wire := prefix + "wire"
 	ip(t, "netns add "+wire)
 	ip(t, "-n "+wire+" link add wire type bridge")
 	ip(t, "-n "+wire+" link set wire up")
 	for i := range n {
 		m := &node{lab: l, i: i, ns: prefix + strconv.Itoa(i), host: fmt.Sprintf("10.91.0.%d", i+1), dir: filepath.Join(l.dir, strconv.Itoa(i)), deaf: map[*node]bool{}}
-		if err := os.Mkdir(m.dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Mkdir(m.dir, 0o700))
 		ip(t, "netns add "+m.ns)
 		ip(t, fmt.Sprintf("-n %s link add port%d type veth peer name wire netns %s", wire, i, m.ns))
 		ip(t, fmt.Sprintf("-n %s link set port%d master wire up", wire, i))
@@ -238,16 +241,12 @@ func (n *node) bind() string {
 	return n.host + ":7946"
 }
 
-// command returns a command that runs on the node, with its clock.
+// command returns a command that runs on the node.
 func (n *node) command(exe string, args ...string) *exec.Cmd {
 	if n.box {
 		return exec.Command("unshare", append([]string{"--pid", "--fork", "--kill-child", "--mount", "--mount-proc", exe}, args...)...)
 	}
-	if n.skew == 0 {
-		return exec.Command(exe, args...)
-	}
-	s := strconv.Itoa(int(n.skew / time.Second))
-	return exec.Command("unshare", append([]string{"--time", "--monotonic", s, "--boottime", s, exe}, args...)...)
+	return exec.Command(exe, args...)
 }
 
 // serve starts the node's daemon with the addresses of some members, and waits until it serves.
@@ -275,9 +274,7 @@ func (n *node) serve(join ...*node) {
 	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
 	n.mu.Unlock()
 	p, err := in(n.ns, cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	n.daemon, n.heard = p, make(chan struct{})
 	go func() {
 		<-p.Ended()
@@ -289,7 +286,7 @@ func (n *node) serve(join ...*node) {
 	case <-ready:
 	case <-n.heard:
 		t.Fatalf("the daemon of node %d ended", n.i)
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		t.Fatalf("the daemon of node %d does not serve", n.i)
 	}
 }
@@ -360,7 +357,7 @@ func (n *node) stop() {
 	n.daemon.Signal(syscall.SIGTERM)
 	select {
 	case <-n.daemon.Ended():
-	case <-time.After(eventually.Patience):
+	case <-time.After(eventually.Timeout):
 		n.lab.t.Fatalf("the daemon of node %d does not stop", n.i)
 	}
 }

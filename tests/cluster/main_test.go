@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		os.RemoveAll(filepath.Dir(dirserver))
+		if *figures {
+			printFigures()
+		}
 		os.Exit(code)
 	}))
 }

@@ -32,9 +32,7 @@ func TestKeyChangedWhileAway(t *testing.T) {
 	l := newLab(t, 3)
 	key := func(name, content string) string {
 		file := filepath.Join(l.dir, name)
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, []byte(content), 0o600))
 		return file
 	}
 	const before, after = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"

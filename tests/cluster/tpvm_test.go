@@ -272,9 +272,7 @@ func TestFarmLosesHost(t *testing.T) {
 			}
 			l.together(l.nodes...)
 			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			cmd := exec.Command(self, hosts...)
 			cmd.Env = append(os.Environ(), "ROCL_LAB_TPVM=master", "ROCL_SOCKET="+l.nodes[0].socket(), tpvm.EnvPod+"="+self)
 			var said bytes.Buffer
@@ -282,9 +280,7 @@ func TestFarmLosesHost(t *testing.T) {
 			out, w := io.Pipe()
 			cmd.Stdout = w
 			master, err := in(l.nodes[0].ns, cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			t.Cleanup(master.Kill)
 			go func() {
 				<-master.Ended()

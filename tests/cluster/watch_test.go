@@ -144,7 +144,7 @@ func (a *Agent) StartChurn(interval time.Duration, _ *struct{}) error {
 }
 
 func (c *churn) step(on *rocl.Context) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := brief()
 	defer cancel()
 	k := rand.IntN(3)
 	if len(c.rs) < 3 {
@@ -269,22 +269,15 @@ func TestProcessDeathSeen(t *testing.T) {
 	as, _, _ := l.populate()
 	watch(as)
 	stopChurn(as)
-	l.processDeath(as[:2], l.nodes[2])
-}
-
-// processDeath kills a process at a node. It returns how long after that the last of the agents'
-// watches reported its resource gone.
-func (l *lab) processDeath(as []*agent, at *node) (last time.Duration) {
-	l.t.Helper()
-	victim := at.agent()
+	victim := l.nodes[2].agent()
 	id := victim.register(rocl.Attrs{"type": "watched", "n": "1"}).String()
-	for _, a := range as {
-		eventually.True(l.t, "it appears", func() bool { return do[struct{}, Seen](a, "View", struct{}{}).Known[id] != "" })
+	for _, a := range as[:2] {
+		eventually.True(t, "it appears", func() bool { return do[struct{}, Seen](a, "View", struct{}{}).Known[id] != "" })
 	}
-	began := time.Now()
+	began, last := time.Now(), time.Duration(0)
 	victim.p.Kill()
-	for _, a := range as {
-		eventually.True(l.t, "its process is dead", func() bool {
+	for _, a := range as[:2] {
+		eventually.True(t, "its process is dead", func() bool {
 			gone, ok := do[struct{}, Seen](a, "View", struct{}{}).Gone[id]
 			if ok {
 				last = max(last, gone.Sub(began))
@@ -293,5 +286,4 @@ func (l *lab) processDeath(as []*agent, at *node) (last time.Duration) {
 		})
 	}
 	l.reach("process death seen by a watcher anywhere", last, 100*time.Millisecond)
-	return last
 }

@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command pages writes the documents whose text stands beside the code: docs/PROTOCOL.md from the
-// comments that begin with "Protocol:", and docs/TROUBLESHOOTING.md from those with "Cause:".
+// comments that begin with "Protocol:", docs/TROUBLESHOOTING.md from those with "Cause:", and
+// docs/GUARANTEES.md from the comments of tests that begin with "Promise".
 package main
 
 import (
+	"errors"
 	"fmt"
-	"go/ast"
 	"go/parser"
-	"go/token"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-)
 
-// A file is a Go file of the tree that is not a test.
-type file struct {
-	path string // slashes, relative to the root of the tree
-	set  *token.FileSet
-	*ast.File
-}
+	"github.com/rocl-go/rocl/tests/tree"
+)
 
 func main() {
 	if len(os.Args) > 1 {
@@ -43,41 +37,12 @@ func main() {
 
 // pages returns the text of each page by its path.
 func pages(root string) (map[string]string, error) {
-	files, err := parse(root)
+	files, err := tree.Go(root, parser.ParseComments, func(path string) bool { return tree.IsCode(path) && !strings.HasPrefix(path, "tests/") })
 	if err != nil {
 		return nil, err
 	}
 	wire, err := protocol(root, files)
-	if err != nil {
-		return nil, err
-	}
-	troubles, err := troubleshooting(root, files)
-	return map[string]string{"docs/PROTOCOL.md": wire, "docs/TROUBLESHOOTING.md": troubles}, err
-}
-
-// parse returns the Go files below root in the order of their paths, without tests.
-func parse(root string) (files []file, err error) {
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		rel, _ := filepath.Rel(root, path)
-		switch rel = filepath.ToSlash(rel); {
-		case err != nil:
-			return err
-		case d.IsDir():
-			if rel == "tests" || d.Name() == ".git" || d.Name() == "build" || d.Name() == "testdata" {
-				return fs.SkipDir
-			}
-		case strings.HasSuffix(rel, ".go") && !strings.HasSuffix(rel, "_test.go"):
-			f := file{path: rel, set: token.NewFileSet()}
-			if f.File, err = parser.ParseFile(f.set, path, nil, parser.ParseComments|parser.SkipObjectResolution); err == nil {
-				files = append(files, f)
-			}
-		}
-		return err
-	})
-	return files, err
-}
-
-// at returns the position of p for an error.
-func (f *file) at(p token.Pos) string {
-	return fmt.Sprintf("%s:%d", f.path, f.set.Position(p).Line)
+	troubles, err2 := troubleshooting(root, files)
+	promises, err3 := guarantees(root)
+	return map[string]string{"docs/PROTOCOL.md": wire, "docs/TROUBLESHOOTING.md": troubles, "docs/GUARANTEES.md": promises}, errors.Join(err, err2, err3)
 }

@@ -37,3 +37,19 @@ func TestPages(t *testing.T) {
 		t.Errorf("%d messages are explained", n)
 	}
 }
+
+// A promise without a known section, without a text, or away from a test is refused.
+func TestFormOfPromise(t *testing.T) {
+	for text, want := range map[string]int{
+		"Promise (Calls): One. See also TestA,\nfolder: TestB.\n\nPromise (Keys): Two.\n": 2,
+		"TestX does something.\n":      0,
+		"Promise: One.\n":              -1,
+		"Promise (Nothing): One.\n":    -1,
+		"Promises are made elsewhere.": 0,
+	} {
+		found, err := promise{tests: []string{"TestX"}}.readComment(text)
+		if want < 0 != (err != nil) || want >= 0 && len(found) != want {
+			t.Errorf("%q: %v, %v", text, found, err)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // place is a line of protocol.md in whose place the sections of a Go file come.
@@ -15,13 +17,13 @@ var place = regexp.MustCompile(`(?m)^\{\{(.+)\}\}\n`)
 
 // protocol returns the text of docs/PROTOCOL.md: protocol.md with the sections of the files that it
 // names. A section is a comment whose first line is "Protocol:" and its heading.
-func protocol(root string, files []file) (string, error) {
+func protocol(root string, files []*tree.File) (string, error) {
 	sections := map[string]string{} // by file
 	for _, f := range files {
 		for _, c := range f.Comments {
 			heading, body, _ := strings.Cut(c.Text(), "\n")
 			if name, ok := strings.CutPrefix(heading, "Protocol: "); ok {
-				sections[f.path] += "## " + name + "\n" + joinRows(body) + "\n"
+				sections[f.Path] += "## " + name + "\n" + joinRows(body) + "\n"
 			}
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // A trouble is a message with its explanation, which stands in a comment before the message:
@@ -55,7 +57,7 @@ var (
 
 // troubleshooting returns the text of docs/TROUBLESHOOTING.md: troubleshooting.md with the messages
 // of each section, sorted.
-func troubleshooting(root string, files []file) (string, error) {
+func troubleshooting(root string, files []*tree.File) (string, error) {
 	face, err := os.ReadFile(filepath.Join(root, "rocl.go"))
 	if err != nil {
 		return "", err
@@ -69,8 +71,8 @@ func troubleshooting(root string, files []file) (string, error) {
 	var all []trouble
 	var faults []error
 	logged := map[string]string{} // the place of each line that is logged without an explanation, by its text
-	for i := range files {
-		found, err := files[i].troubles(logged)
+	for _, f := range files {
+		found, err := troubles(f, logged)
 		all, faults = append(all, found...), append(faults, err)
 	}
 	for i := range all {
@@ -127,7 +129,7 @@ func show(all []trouble) string {
 		if first.sign != "" {
 			body = fmt.Sprintf("`%s`. %s", first.sign, body)
 		}
-		b.WriteString(wrap(body) + "\n\n")
+		b.WriteString(wrap(body, 100) + "\n\n")
 		all = rest
 	}
 	return b.String()
@@ -135,7 +137,7 @@ func show(all []trouble) string {
 
 // troubles returns the explained messages of a file. It adds the lines to logged that are logged at
 // level info or above without an explanation, unless they are for no operator.
-func (f *file) troubles(logged map[string]string) (all []trouble, err error) {
+func troubles(f *tree.File, logged map[string]string) (all []trouble, err error) {
 	explained := map[token.Pos]*ast.CommentGroup{} // by the message
 	var texts []*ast.BasicLit
 	ast.Inspect(f.File, func(n ast.Node) bool {
@@ -148,7 +150,7 @@ func (f *file) troubles(logged map[string]string) (all []trouble, err error) {
 		if explanation.MatchString(c.Text()) {
 			i := slices.IndexFunc(texts, func(l *ast.BasicLit) bool { return l.Pos() > c.End() })
 			if i < 0 {
-				return nil, fmt.Errorf("%s: no message follows", f.at(c.Pos()))
+				return nil, fmt.Errorf("%s: no message follows", f.At(c.Pos()))
 			}
 			explained[texts[i].Pos()] = c
 		}
@@ -167,16 +169,16 @@ func (f *file) troubles(logged map[string]string) (all []trouble, err error) {
 			}
 			if c := explained[lit.Pos()]; c != nil {
 				delete(explained, lit.Pos())
-				all = append(all, f.trouble(c, lit, cmp.Or(sign, declared(name), wrapped(n))))
-			} else if sign != "" && !slices.ContainsFunc(quiet, func(dir string) bool { return strings.HasPrefix(f.path, dir+"/") }) {
-				logged[textOf(lit)] = f.at(lit.Pos())
+				all = append(all, troubleOf(f, c, lit, cmp.Or(sign, declared(name), wrapped(n))))
+			} else if sign != "" && !slices.ContainsFunc(quiet, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") }) {
+				logged[textOf(lit)] = f.At(lit.Pos())
 			}
 		}
 		return true
 	})
 	for at, c := range explained { // texts that are no argument of a call
 		i := slices.IndexFunc(texts, func(l *ast.BasicLit) bool { return l.Pos() == at })
-		all = append(all, f.trouble(c, texts[i], ""))
+		all = append(all, troubleOf(f, c, texts[i], ""))
 	}
 	return all, nil
 }
@@ -191,8 +193,8 @@ func textOf(lit *ast.BasicLit) string {
 	return text
 }
 
-// trouble returns the message lit, which c explains. sign is the name of an error, a level or "".
-func (f *file) trouble(c *ast.CommentGroup, lit *ast.BasicLit, sign string) trouble {
+// troubleOf returns the message lit, which c explains. sign is the name of an error, a level or "".
+func troubleOf(f *tree.File, c *ast.CommentGroup, lit *ast.BasicLit, sign string) trouble {
 	m := explanation.FindStringSubmatch(c.Text())
 	t := trouble{text: textOf(lit), sign: cmp.Or(m[1], sign)}
 	body := strings.Join(strings.Fields(m[2]), " ")
@@ -204,7 +206,7 @@ func (f *file) trouble(c *ast.CommentGroup, lit *ast.BasicLit, sign string) trou
 		t.body += part[:n] + strings.ToUpper(part[n:n+1]) + part[n+1:]
 	}
 	i := slices.IndexFunc(sections, func(s struct{ folder, errors, logs string }) bool {
-		return s.folder == "" || f.path == s.folder || strings.HasPrefix(f.path, s.folder+"/")
+		return s.folder == "" || f.Path == s.folder || strings.HasPrefix(f.Path, s.folder+"/")
 	})
 	t.section = sections[i].errors
 	if slices.Contains(levels, t.sign) {
@@ -262,14 +264,14 @@ func wrapped(call *ast.CallExpr) string {
 	return ""
 }
 
-// wrap returns text in lines of at most 100 columns, unless a word is longer.
-func wrap(text string) string {
+// wrap returns text in lines of at most so many columns, unless a word is longer.
+func wrap(text string, columns int) string {
 	var b strings.Builder
 	column := 0
 	for word := range strings.FieldsSeq(text) {
 		n := utf8.RuneCountInString(word)
 		switch {
-		case column > 0 && column+1+n > 100:
+		case column > 0 && column+1+n > columns:
 			b.WriteByte('\n')
 			column = 0
 		case column > 0:

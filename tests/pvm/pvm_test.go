@@ -41,8 +41,8 @@ import (
 	"github.com/rocl-go/rocl/tpvm"
 )
 
-// patience is how long a program may run.
-const patience = eventually.Patience
+// testTimeout is how long a program may run.
+const testTimeout = eventually.Timeout
 
 // A machine is a virtual machine: of PVM, or of tpvm.
 type machine struct {
@@ -55,6 +55,13 @@ type machine struct {
 	dir, key string // of the cluster; the key's file
 	address  string // in the cluster
 	deaths   deaths
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // need skips the test if ok is false, and fails it with ROCL_PVM=must. what names the missing tool.
@@ -165,10 +172,7 @@ func startPVM(t *testing.T, src string) *machine {
 		t.Fatal(err)
 	}
 	m.env = append(os.Environ(), "PVM_ALLOW_ROOT=1", "PVM_ROOT="+pvmRoot, "PVM_TMP="+tmp, "PATH="+m.bin+":"+os.Getenv("PATH"))
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	host := must(os.Hostname())
 	hosts := filepath.Join(tmp, "hosts")
 	if err := os.WriteFile(hosts, []byte("* ep="+m.bin+" wd="+tmp+"\n"+host+"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -195,7 +199,7 @@ func startOurs(t *testing.T, src string) *machine {
 	if err := os.WriteFile(m.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.address = freeAddress(t)
+	m.address = must(freeaddr.Loopback())
 	lib := filepath.Join(tmp, "lib")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags", "-extldflags -Wl,-soname,libpvm3.so",
 		"-o", filepath.Join(lib, "libpvm3.so"), "github.com/rocl-go/rocl/tpvm/libpvm3")
@@ -206,14 +210,11 @@ func startOurs(t *testing.T, src string) *machine {
 	if err := os.Symlink("libpvm3.so", filepath.Join(lib, "libgpvm3.so")); err != nil {
 		t.Fatal(err)
 	}
-	header, err := filepath.Abs("../../tpvm/libpvm3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	header := must(filepath.Abs("../../tpvm/libpvm3"))
 	build(t, src, m.bin, header, lib)
 	sock := filepath.Join(tmp, "rocl")
 	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
 		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(dircluster.Member{Bind: m.address, KeyFile: m.key}),
@@ -222,7 +223,7 @@ func startOurs(t *testing.T, src string) *machine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		if err := keeper.Exit(ctx); err != nil {
 			t.Error(err)
@@ -236,15 +237,6 @@ const (
 	vm      = "tests-pvm"
 	cluster = "tests-pvm"
 )
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	a, err := freeaddr.Loopback()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
 
 // deaths counts, in a log of a member of a cluster, how often one member took another one for dead.
 type deaths struct{ n atomic.Int64 }
@@ -292,15 +284,12 @@ func servePod(pid int) error {
 // ends with the process pid.
 func (m *machine) withHosts(t *testing.T, dir string, pid int) []string {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())
 	script := fmt.Sprintf(`#!/bin/sh
 [ "$1" = one ] || { echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255; }
 shift
 ROCL_SOCKET=%s/one ROCL_BIND=%s ROCL_JOIN=%s ROCL_KEY_FILE=%s ROCL_CLUSTER=%s %s=%d exec sh -c "$*"
-`, dir, freeAddress(t), m.address, m.key, cluster, envPod, pid)
+`, dir, must(freeaddr.Loopback()), m.address, m.key, cluster, envPod, pid)
 	ssh := filepath.Join(dir, "ssh")
 	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
@@ -365,7 +354,7 @@ func testHosts(t *testing.T, ours *machine) {
 
 // testJumps runs jumps.c: signal handlers leave pvm_recv and pvm_trecv by siglongjmp.
 func testJumps(t *testing.T, ours *machine) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "jumps"))
 	cmd.Env = ours.env
@@ -377,16 +366,13 @@ func testJumps(t *testing.T, ours *machine) {
 // addHosts runs hosts.c, and returns its output.
 func addHosts(t *testing.T, ours *machine) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	ends, err := subprocess.Start(exec.Command("sleep", "infinity")) // the host ends when this does, or this test's process
-	if err != nil {
-		t.Fatal(err)
-	}
+	ends := must(subprocess.Start(exec.Command("sleep", "infinity"))) // the host ends when this does, or this test's process
 	defer ends.Kill()
 	defer context.AfterFunc(ctx, ends.Kill)() // a host that holds the output open ends, too
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "hosts"))
-	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Cmd.Process.Pid), patience
+	cmd.Dir, cmd.Env, cmd.WaitDelay = ours.bin, ours.withHosts(t, t.TempDir(), ends.Cmd.Process.Pid), testTimeout
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("%s\n%v\n", out, err)
@@ -433,7 +419,7 @@ func (r *run) start(name string, args ...string) *process {
 	// The name is found in PATH, which is also argv[0]: some programs spawn it.
 	cmd := exec.Command("stdbuf", append([]string{"-oL", name}, args...)...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = r.m.env, r.m.bin, p, p
-	cmd.WaitDelay = patience // for programs that it has spawned and that hold its output open
+	cmd.WaitDelay = testTimeout // for programs that it has spawned and that hold its output open
 	var err error
 	if p.Process, err = subprocess.Start(cmd); err != nil {
 		r.t.Fatalf("%s: start %s: %v", r.m.name, name, err)
@@ -445,7 +431,7 @@ func (r *run) start(name string, args ...string) *process {
 // until waits for output that matches, and returns the submatches of the last one.
 func (p *process) until(pattern string) []string {
 	p.r.t.Helper()
-	re, late := regexp.MustCompile(pattern), time.After(patience)
+	re, late := regexp.MustCompile(pattern), time.After(testTimeout)
 	for {
 		p.mu.Lock()
 		found, more := re.FindAllStringSubmatch(p.text.String(), -1), p.more
@@ -456,7 +442,7 @@ func (p *process) until(pattern string) []string {
 		select {
 		case <-more:
 		case <-late:
-			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.Cmd.Args[2:], pattern, patience, p.text.String())
+			p.r.t.Fatalf("%s: %v: no %q within %v in:\n%s", p.r.m.name, p.Cmd.Args[2:], pattern, testTimeout, p.text.String())
 		}
 	}
 }
@@ -474,8 +460,8 @@ func (p *process) wait() {
 	p.CloseInput()
 	select {
 	case <-p.Ended():
-	case <-time.After(patience):
-		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.Cmd.Args[2:], patience, p.text.String())
+	case <-time.After(testTimeout):
+		p.r.t.Fatalf("%s: %v runs still after %v:\n%s", p.r.m.name, p.Cmd.Args[2:], testTimeout, p.text.String())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -706,27 +692,21 @@ func size(path string) int64 {
 
 // printed returns the output of spawned programs since the log had the size since.
 func printed(t *testing.T, log string, since int64) string {
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(os.ReadFile(log))
 	return logged.ReplaceAllString(ownLog.ReplaceAllString(string(b[since:]), ""), "")
 }
 
 // difference lists the lines that only one side has.
-func difference(want, got []string) string {
-	var s strings.Builder
-	for i, j := 0, 0; i < len(want) || j < len(got); {
-		switch {
-		case j == len(got) || i < len(want) && want[i] < got[j]:
-			fmt.Fprintf(&s, "only PVM:     %s\n", want[i])
-			i++
-		case i == len(want) || got[j] < want[i]:
-			fmt.Fprintf(&s, "only libpvm3: %s\n", got[j])
-			j++
-		default:
-			i, j = i+1, j+1
+func difference(want, got []string) (text string) {
+	for _, l := range want {
+		if !slices.Contains(got, l) {
+			text += "only PVM:     " + l + "\n"
 		}
 	}
-	return s.String()
+	for _, l := range got {
+		if !slices.Contains(want, l) {
+			text += "only libpvm3: " + l + "\n"
+		}
+	}
+	return text
 }

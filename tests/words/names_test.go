@@ -7,8 +7,9 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // goName matches what a document says of Go: Name, pkg.Name, pkg.Type.Member or Type.Member,
@@ -73,13 +74,9 @@ type index struct {
 
 func indexed(t *testing.T) *index {
 	x := &index{map[string]map[string]bool{}, map[string]map[string]bool{}, map[string][]string{}, map[string]bool{}}
-	for _, path := range files(t, ".go") {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, _ := parse(t, path)
-		for _, d := range file.Decls {
-			x.add(file.Name.Name, d)
+	for _, f := range parsed(t, tree.IsCode) {
+		for _, d := range f.Decls {
+			x.add(f.Name.Name, d)
 		}
 	}
 	for _, sets := range []map[string]map[string]bool{x.names, x.members} {

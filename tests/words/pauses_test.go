@@ -5,8 +5,9 @@ package words
 import (
 	"go/ast"
 	"go/token"
-	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // Every time.Sleep of a test, and every statement <-time.After, is in a bubble of testing/synctest,
@@ -14,25 +15,20 @@ import (
 // package internal/testkit/eventually.
 func TestPausesSayWhy(t *testing.T) {
 	seen := 0
-	for _, path := range files(t, ".go") {
-		if !strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, fset := parse(t, path)
-		line := func(n ast.Node) int { return fset.Position(n.Pos()).Line }
+	for _, f := range parsed(t, tree.IsTest) {
 		isExplained := map[int]bool{}
-		for _, g := range file.Comments {
-			isExplained[line(g)] = true
+		for _, g := range f.Comments {
+			isExplained[f.Line(g.Pos())] = true
 		}
-		for _, d := range file.Decls {
+		for _, d := range f.Decls {
 			pauses := append(callsOf(d, "time", "Sleep"), afters(d)...)
 			seen += len(pauses)
 			if len(callsOf(d, "synctest", "Test")) > 0 {
 				continue
 			}
 			for _, p := range pauses {
-				if !isExplained[line(p)] {
-					t.Errorf("%s:%d: no comment says why the test sleeps", path, line(p))
+				if !isExplained[f.Line(p.Pos())] {
+					t.Errorf("%s: no comment says why the test sleeps", f.At(p.Pos()))
 				}
 			}
 		}

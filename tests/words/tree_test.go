@@ -3,59 +3,45 @@
 package words
 
 import (
-	"go/ast"
 	"go/parser"
-	"go/token"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // root is the folder of the module.
 const root = "../.."
 
-// skipped lists folders with files that are not written by hand.
-var skipped = []string{".git", "build", "testdata"}
-
 // files returns the paths, relative to the root, of the files whose names end in one of endings.
-func files(t *testing.T, endings ...string) (paths []string) {
+func files(t *testing.T, endings ...string) []string {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains(skipped, d.Name()):
-			return fs.SkipDir
-		case !d.IsDir() && slices.Contains(endings, filepath.Ext(path)):
-			rel, err := filepath.Rel(root, path)
-			paths = append(paths, filepath.ToSlash(rel))
-			return err
-		}
-		return nil
-	})
-	if err != nil || len(paths) == 0 {
-		t.Fatal(paths, err)
-	}
-	return paths
+	return got(tree.Files(root, func(p string) bool { return slices.Contains(endings, path.Ext(p)) }))(t)
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(got(os.ReadFile(filepath.Join(root, path)))(t))
 }
 
-func parse(t *testing.T, path string) (*ast.File, *token.FileSet) {
+func anyFile(string) bool { return true }
+
+// parsed returns the Go files that isWanted wants.
+func parsed(t *testing.T, isWanted func(path string) bool) []*tree.File {
 	t.Helper()
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, path, read(t, path), parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
+	return got(tree.Go(root, parser.ParseComments, isWanted))(t)
+}
+
+// got returns the value of a call that must succeed: got(f())(t).
+func got[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
 	}
-	return file, fset
 }

@@ -3,20 +3,17 @@
 package words
 
 import (
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/token"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "take the files that follow the rules off todo.txt")
+	"github.com/rocl-go/rocl/tests/tree"
+)
 
 // complaint is one breach of a rule.
 type complaint struct {
@@ -24,39 +21,18 @@ type complaint struct {
 	text string
 }
 
-// Every Go and Markdown file follows the rules on words, or is in todo.txt.
+// Every Go and Markdown file follows the rules on words.
 func TestDocWords(t *testing.T) {
-	todo := strings.Fields(readTodo(t))
-	var left []string
-	for _, path := range files(t, ".go", ".md") {
-		found := check(t, path)
-		switch listed := slices.Contains(todo, path); {
-		case len(found) > 0 && listed:
-			left = append(left, path)
-		case listed && !*update:
-			t.Errorf("%s follows the rules: take it off todo.txt (go test ./tests/words -update)", path)
-		}
-		if slices.Contains(left, path) && !testing.Verbose() {
-			continue
-		}
+	report := func(path string, found []complaint) {
 		for _, c := range found {
-			say := t.Errorf
-			if slices.Contains(left, path) {
-				say = t.Logf
-			}
-			say("%s:%d: %s", path, c.line, c.text)
+			t.Errorf("%s:%d: %s", path, c.line, c.text)
 		}
 	}
-	if *update {
-		if err := os.WriteFile("todo.txt", []byte(strings.Join(left, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
+	for _, f := range parsed(t, anyFile) {
+		report(f.Path, check(f))
 	}
-	for _, path := range todo {
-		if _, err := os.Stat(root + "/" + path); err != nil {
-			t.Errorf("todo.txt: %v", err)
-		}
+	for _, path := range files(t, ".md") {
+		report(path, checkMarkdown(read(t, path)))
 	}
 }
 
@@ -64,15 +40,10 @@ func TestDocWords(t *testing.T) {
 func TestDocPackages(t *testing.T) {
 	comments := map[string]string{} // by folder
 	name := map[string]string{}
-	for _, path := range files(t, ".go") {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, _ := parse(t, path)
-		dir := filepath.Dir(path)
-		name[dir] = file.Name.Name
-		if text := file.Doc.Text(); text != "" && !strings.HasPrefix(text, "Code generated") {
-			comments[dir] += text
+	for _, f := range parsed(t, tree.IsCode) {
+		name[f.Folder()] = f.Name.Name
+		if text := f.Doc.Text(); text != "" && !strings.HasPrefix(text, "Code generated") {
+			comments[f.Folder()] += text
 		}
 	}
 	for dir, is := range name {
@@ -84,48 +55,35 @@ func TestDocPackages(t *testing.T) {
 	}
 }
 
-func readTodo(t *testing.T) string {
-	text, err := os.ReadFile("todo.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-// check returns the breaches in one file.
-func check(t *testing.T, path string) (found []complaint) {
-	if strings.HasSuffix(path, ".md") {
-		return checkMarkdown(read(t, path))
-	}
-	file, fset := parse(t, path)
-	line := func(p token.Pos) int { return fset.Position(p).Line }
-	for _, g := range file.Comments {
+// check returns the breaches in a Go file.
+func check(f *tree.File) (found []complaint) {
+	for _, g := range f.Comments {
 		for _, s := range sentences(commentProse(g.Text())) {
 			for _, breach := range breaches(s) {
-				found = append(found, complaint{line(g.Pos()), breach})
+				found = append(found, complaint{f.Line(g.Pos()), breach})
 			}
 		}
 	}
-	if strings.HasSuffix(path, "_test.go") {
+	if tree.IsTest(f.Path) {
 		return found
 	}
-	ast.Inspect(file, func(n ast.Node) bool {
+	ast.Inspect(f.File, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if ok && isMessage(call.Fun) {
 			for _, arg := range call.Args {
 				if lit, ok := arg.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 					text, _ := strconv.Unquote(lit.Value)
 					for _, breach := range append(breaches(text), people(text)...) {
-						found = append(found, complaint{line(lit.Pos()), breach})
+						found = append(found, complaint{f.Line(lit.Pos()), breach})
 					}
 				}
 			}
 		}
 		return true
 	})
-	for _, d := range file.Decls {
+	for _, d := range f.Decls {
 		for _, c := range checkDecl(d) {
-			found = append(found, complaint{line(c.at), c.text})
+			found = append(found, complaint{f.Line(c.at), c.text})
 		}
 	}
 	return found

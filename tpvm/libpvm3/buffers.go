@@ -258,46 +258,6 @@ func (t *bufferTable) toUnpack() (*pack.Reader, error) {
 	return t.recv.reader()
 }
 
-// packValues packs count values, stride apart. v contains all of them.
-func packValues[T pack.Number](t *bufferTable, v []T, count, stride int) error {
-	b, err := t.toPack()
-	if err != nil {
-		return err
-	}
-	if stride > 0 || count == 0 {
-		return pack.Pack(b, v, stride|btoi(count == 0))
-	}
-	same := make([]T, count) // a stride of 0 packs one value count times
-	for i := range same {
-		same[i] = v[0]
-	}
-	return pack.Pack(b, same, 1)
-}
-
-// unpackValues unpacks count values, stride apart.
-func unpackValues[T pack.Number](t *bufferTable, v []T, count, stride int) error {
-	r, err := t.toUnpack()
-	if err != nil {
-		return err
-	}
-	if stride > 0 || count == 0 {
-		return pack.Unpack(r, v, stride|btoi(count == 0))
-	}
-	same := make([]T, count)
-	err = pack.Unpack(r, same, 1)
-	if err == nil {
-		v[0] = same[count-1]
-	}
-	return err
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
 // existing returns a buffer by its number, where 0 is an error.
 func (t *bufferTable) existing(id int) (*buffer, error) {
 	if id == 0 {

@@ -80,6 +80,14 @@ func array[T any](last **T, n int) []T {
 	return unsafe.Slice(*last, n)
 }
 
+// intArray is array with the values vs.
+func intArray(last **C.int, vs []int) {
+	a := array(last, len(vs))
+	for i, v := range vs {
+		a[i] = C.int(v)
+	}
+}
+
 // cstrings are strings that the program reads until they are reset.
 type cstrings []*C.char
 
@@ -149,10 +157,7 @@ func pvm_siblings(tids **C.int) C.int {
 		if err != nil {
 			return 0, err
 		}
-		a := array(&results.siblings, len(s))
-		for i, tid := range s {
-			a[i] = C.int(tid)
-		}
+		intArray(&results.siblings, s)
 		if tids != nil {
 			*tids = results.siblings
 		}
@@ -708,7 +713,7 @@ func pvm_setopt(what, value C.int) C.int {
 	return C.int(lib.call("pvm_setopt", func() (int, error) {
 		old, err := lib.setOption(int(what), int(value))
 		if err == nil && int(what) == optNoReset {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 			defer cancel()
 			if err = lib.enrol(ctx); err == nil {
 				err = lib.setNoReset(ctx, value != 0)
@@ -750,11 +755,15 @@ func pvm_strerror() *C.char {
 //export pvm_psend
 func pvm_psend(tid, tag C.int, p unsafe.Pointer, count, typ C.int) C.int {
 	return C.int(lib.enrolled("pvm_psend", func(ctx context.Context) (int, error) {
-		if tag < 0 || count < 0 || typ < 0 || int(typ) >= len(sizes) || p == nil && count > 0 {
-			return 0, badParam
+		t, err := typeFor(p, int(count), int(typ))
+		if tag < 0 {
+			err = badParam
 		}
 		b := pack.NewBuffer(pack.InPlace)
-		if err := packType(b, p, int(count), int(typ)); err != nil {
+		if err == nil {
+			err = t.pack(b, p, int(count), 1)
+		}
+		if err != nil {
 			return 0, err
 		}
 		return done(lib.sendTo(ctx, int(tid), int(tag), b))
@@ -764,8 +773,9 @@ func pvm_psend(tid, tag C.int, p unsafe.Pointer, count, typ C.int) C.int {
 //export pvm_precv
 func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, rcount *C.int) C.int {
 	return C.int(lib.enrolled("pvm_precv", func(ctx context.Context) (int, error) {
-		if count < 0 || typ < 0 || int(typ) >= len(sizes) || p == nil && count > 0 {
-			return 0, badParam
+		t, err := typeFor(p, int(count), int(typ))
+		if err != nil {
+			return 0, err
 		}
 		active := lib.buffers.recv
 		lib.buffers.recv = nil
@@ -780,156 +790,46 @@ func pvm_precv(tid, tag C.int, p unsafe.Pointer, count, typ C.int, rtid, rtag, r
 		if err != nil {
 			return 0, err
 		}
-		has := b.size() / wireSize(b.encoding(), int(typ))
-		n := min(has, int(count))
+		n := min(b.size()/t.wireSize(b.encoding()), int(count))
 		set(rtid, info.src)
 		set(rtag, info.tag)
 		set(rcount, b.size()) // in bytes, other than the manual says
 		r, err := b.reader()
 		if err == nil && n > 0 {
-			err = unpackType(r, p, n, int(typ))
+			err = t.unpack(r, p, n, 1)
 		}
 		return done(err)
 	}))
 }
 
-// memory returns the values that a packing call refers to.
-func memory[T, C any](p *C, count, stride int) ([]T, error) {
-	if count < 0 || count > 0 && p == nil || stride < 0 {
-		return nil, badParam
-	}
-	if count == 0 {
-		return nil, nil
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(p)), (count-1)*stride+1), nil
-}
-
-func pk[T pack.Number, P any](name string, p *P, count, stride C.int) C.int {
-	return C.int(lib.call(name, func() (int, error) {
-		v, err := memory[T](p, int(count), int(stride))
+//export libpvm3Pack
+func libpvm3Pack(typ C.int, p unsafe.Pointer, count, stride C.int) C.int {
+	t := &types[typ]
+	return C.int(lib.call(t.pk, func() (int, error) {
+		b, err := lib.buffers.toPack()
+		if !isMemory(p, int(count), int(stride)) {
+			err = badParam
+		}
 		if err == nil {
-			err = packValues(&lib.buffers, v, int(count), int(stride))
+			err = t.pack(b, p, int(count), int(stride))
 		}
 		return 0, err
 	}))
 }
 
-func upk[T pack.Number, P any](name string, p *P, count, stride C.int) C.int {
-	return C.int(lib.call(name, func() (int, error) {
-		v, err := memory[T](p, int(count), int(stride))
+//export libpvm3Unpack
+func libpvm3Unpack(typ C.int, p unsafe.Pointer, count, stride C.int) C.int {
+	t := &types[typ]
+	return C.int(lib.call(t.upk, func() (int, error) {
+		r, err := lib.buffers.toUnpack()
+		if !isMemory(p, int(count), int(stride)) {
+			err = badParam
+		}
 		if err == nil {
-			err = unpackValues(&lib.buffers, v, int(count), int(stride))
+			err = t.unpack(r, p, int(count), int(stride))
 		}
 		return 0, err
 	}))
-}
-
-//export pvm_pkbyte
-func pvm_pkbyte(p *C.char, count, stride C.int) C.int {
-	return pk[byte]("pvm_pkbyte", p, count, stride)
-}
-
-//export pvm_pkcplx
-func pvm_pkcplx(p *C.float, count, stride C.int) C.int {
-	return pk[complex64]("pvm_pkcplx", p, count, stride)
-}
-
-//export pvm_pkdcplx
-func pvm_pkdcplx(p *C.double, count, stride C.int) C.int {
-	return pk[complex128]("pvm_pkdcplx", p, count, stride)
-}
-
-//export pvm_pkdouble
-func pvm_pkdouble(p *C.double, count, stride C.int) C.int {
-	return pk[float64]("pvm_pkdouble", p, count, stride)
-}
-
-//export pvm_pkfloat
-func pvm_pkfloat(p *C.float, count, stride C.int) C.int {
-	return pk[float32]("pvm_pkfloat", p, count, stride)
-}
-
-//export pvm_pkint
-func pvm_pkint(p *C.int, count, stride C.int) C.int { return pk[int32]("pvm_pkint", p, count, stride) }
-
-//export pvm_pklong
-func pvm_pklong(p *C.long, count, stride C.int) C.int {
-	return pk[int64]("pvm_pklong", p, count, stride)
-}
-
-//export pvm_pkshort
-func pvm_pkshort(p *C.short, count, stride C.int) C.int {
-	return pk[int16]("pvm_pkshort", p, count, stride)
-}
-
-//export pvm_pkuint
-func pvm_pkuint(p *C.uint, count, stride C.int) C.int {
-	return pk[uint32]("pvm_pkuint", p, count, stride)
-}
-
-//export pvm_pkulong
-func pvm_pkulong(p *C.ulong, count, stride C.int) C.int {
-	return pk[uint64]("pvm_pkulong", p, count, stride)
-}
-
-//export pvm_pkushort
-func pvm_pkushort(p *C.ushort, count, stride C.int) C.int {
-	return pk[uint16]("pvm_pkushort", p, count, stride)
-}
-
-//export pvm_upkbyte
-func pvm_upkbyte(p *C.char, count, stride C.int) C.int {
-	return upk[byte]("pvm_upkbyte", p, count, stride)
-}
-
-//export pvm_upkcplx
-func pvm_upkcplx(p *C.float, count, stride C.int) C.int {
-	return upk[complex64]("pvm_upkcplx", p, count, stride)
-}
-
-//export pvm_upkdcplx
-func pvm_upkdcplx(p *C.double, count, stride C.int) C.int {
-	return upk[complex128]("pvm_upkdcplx", p, count, stride)
-}
-
-//export pvm_upkdouble
-func pvm_upkdouble(p *C.double, count, stride C.int) C.int {
-	return upk[float64]("pvm_upkdouble", p, count, stride)
-}
-
-//export pvm_upkfloat
-func pvm_upkfloat(p *C.float, count, stride C.int) C.int {
-	return upk[float32]("pvm_upkfloat", p, count, stride)
-}
-
-//export pvm_upkint
-func pvm_upkint(p *C.int, count, stride C.int) C.int {
-	return upk[int32]("pvm_upkint", p, count, stride)
-}
-
-//export pvm_upklong
-func pvm_upklong(p *C.long, count, stride C.int) C.int {
-	return upk[int64]("pvm_upklong", p, count, stride)
-}
-
-//export pvm_upkshort
-func pvm_upkshort(p *C.short, count, stride C.int) C.int {
-	return upk[int16]("pvm_upkshort", p, count, stride)
-}
-
-//export pvm_upkuint
-func pvm_upkuint(p *C.uint, count, stride C.int) C.int {
-	return upk[uint32]("pvm_upkuint", p, count, stride)
-}
-
-//export pvm_upkulong
-func pvm_upkulong(p *C.ulong, count, stride C.int) C.int {
-	return upk[uint64]("pvm_upkulong", p, count, stride)
-}
-
-//export pvm_upkushort
-func pvm_upkushort(p *C.ushort, count, stride C.int) C.int {
-	return upk[uint16]("pvm_upkushort", p, count, stride)
 }
 
 //export pvm_pkstr
@@ -980,23 +880,19 @@ func pvm_upkmesg() C.int {
 	return C.int(lib.call("pvm_upkmesg", func() (int, error) { return lib.unpackMessage() }))
 }
 
-// name returns a name of a group or of an entry. It fails with none if there is no name.
-func name(s *C.char, none code) (string, error) {
-	if s == nil || *s == 0 {
-		return "", none
-	}
-	return C.GoString(s), nil
+// named makes a call about a group or an entry of the message box. Without its name the call fails
+// with none. Like PVM, it does not print errors of such calls.
+func named(s *C.char, none code, f func(ctx context.Context, name string) (int, error)) C.int {
+	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
+		if s == nil || *s == 0 {
+			return 0, none
+		}
+		return f(ctx, C.GoString(s))
+	}))
 }
 
-// grouped makes a call about a group. Like PVM, it does not print errors of such calls.
 func grouped(group *C.char, f func(ctx context.Context, group string) (int, error)) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		g, err := name(group, nullGroup)
-		if err != nil {
-			return 0, err
-		}
-		return f(ctx, g)
-	}))
+	return named(group, nullGroup, f)
 }
 
 //export pvm_joingroup
@@ -1064,39 +960,27 @@ func libpvm3Reduce(f, data unsafe.Pointer, count, typ, tag C.int, group *C.char,
 
 //export pvm_putinfo
 func pvm_putinfo(key *C.char, bufid, flags C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	return named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		return lib.putInfo(ctx, k, int(bufid), int(flags))
-	}))
+	})
 }
 
 //export pvm_recvinfo
 func pvm_recvinfo(key *C.char, index, flags C.int) C.int {
-	cc := lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	cc := named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		return lib.recvInfo(ctx, k, int(index), int(flags))
 	})
 	if cc < 0 && code(cc) != notFound {
-		cc = lib.fail("pvm_recvinfo()", code(cc))
+		cc = C.int(lib.fail("pvm_recvinfo()", code(cc)))
 	}
-	return C.int(cc)
+	return cc
 }
 
 //export pvm_delinfo
 func pvm_delinfo(key *C.char, index, flags C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	return named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		return done(lib.deleteInfo(ctx, k, int(index)))
-	}))
+	})
 }
 
 //export pvm_getmboxinfo
@@ -1115,14 +999,8 @@ func pvm_getmboxinfo(pattern *C.char, nclasses *C.int, classes **C.struct_pvmmbo
 			C.free(unsafe.Pointer(a))
 		}
 		results.classArrays = nil
-		keep := func(vs []int) *C.int {
-			var p *C.int
-			for i, v := range vs {
-				if i == 0 {
-					array(&p, len(vs))
-				}
-				unsafe.Slice(p, len(vs))[i] = C.int(v)
-			}
+		keep := func(vs []int) (p *C.int) {
+			intArray(&p, vs)
 			results.classArrays = append(results.classArrays, p)
 			return p
 		}
@@ -1145,10 +1023,7 @@ func pvm_getnoresets(tids **C.int, count *C.int) C.int {
 		if err != nil {
 			return 0, err
 		}
-		a := array(&results.noResets, len(s))
-		for i, tid := range s {
-			a[i] = C.int(tid)
-		}
+		intArray(&results.noResets, s)
 		set(count, len(s))
 		if tids != nil {
 			*tids = results.noResets
@@ -1159,39 +1034,27 @@ func pvm_getnoresets(tids **C.int, count *C.int) C.int {
 
 //export pvm_insert
 func pvm_insert(key *C.char, index, data C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	return named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		return lib.insert(ctx, k, int(index), int(data))
-	}))
+	})
 }
 
 //export pvm_lookup
 func pvm_lookup(key *C.char, index C.int, data *C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	return named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		i, v, err := lib.find(ctx, k, int(index))
 		if err == nil {
 			set(data, v)
 		}
 		return i, err
-	}))
+	})
 }
 
 //export pvm_delete
 func pvm_delete(key *C.char, index C.int) C.int {
-	return C.int(lib.quiet(func(ctx context.Context) (int, error) {
-		k, err := name(key, badParam)
-		if err != nil {
-			return 0, err
-		}
+	return named(key, badParam, func(ctx context.Context, k string) (int, error) {
 		return int(index), lib.deleteInfo(ctx, k, int(index))
-	}))
+	})
 }
 
 //export libpvm3Catchout

@@ -112,23 +112,15 @@ func (l *library) broadcast(ctx context.Context, group string, tag int) (int, er
 	return 0, nil
 }
 
-// bytesOf returns the memory of count values of a type.
-func bytesOf(p unsafe.Pointer, count, typ int) ([]byte, error) {
-	if count < 0 || typ < 0 || typ >= len(sizes) || p == nil && count > 0 {
-		return nil, badParam
-	}
-	return unsafe.Slice((*byte)(p), count*sizes[typ]), nil
-}
-
 // operands returns the memory of count values of a type, and the membership of the task in the
 // group. Each member has such values.
 func (l *library) operands(ctx context.Context, p unsafe.Pointer, count, typ int, group string) ([]byte, *tpvm.Group, error) {
-	b, err := bytesOf(p, count, typ)
+	t, err := typeFor(p, count, typ)
 	if err != nil {
 		return nil, nil, err
 	}
 	g, err := l.group(ctx, group)
-	return b, g, err
+	return unsafe.Slice((*byte)(p), count*t.size), g, err
 }
 
 // gather stores the values of all members at the root, in the order of their instance numbers.

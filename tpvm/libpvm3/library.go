@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	patience = 30 * time.Second // for requests to other tasks
-	farewell = 5 * time.Second  // for undelivered messages when the process ends
+	requestTimeout = 30 * time.Second // for requests to other tasks
+	farewell       = 5 * time.Second  // for undelivered messages when the process ends
 
 	// envNoParent is set in the environment of a program that was spawned with PvmNoSpawnParent.
 	envNoParent = "TPVM_NO_PARENT"
@@ -88,29 +88,30 @@ type hostsAdded struct {
 }
 
 func newLibrary(errno *int32, p program) *library {
-	l := &library{errno: errno, program: p, notices: map[notice]*watch{}}
-	l.options = defaultOptions
-	l.handlers.free = -1
-	return l
+	return &library{errno: errno, program: p, notices: map[notice]*watch{}, options: defaultOptions}
 }
 
 // call makes a call of the program. It returns the result, or the code of the error. The error is
-// also printed unless the program has set PvmAutoErr to 0.
+// also printed unless the program has set PvmAutoErr to 0, or name is empty.
 func (l *library) call(name string, f func() (int, error)) int {
 	l.giveBack(l.settle())
 	l.mu.Lock()
 	n, err := f()
 	l.mu.Unlock()
-	if err != nil {
-		return l.fail(name+"()", codeOf(err))
+	switch {
+	case err == nil:
+		return n
+	case name == "":
+		*l.errno = int32(codeOf(err))
+		return int(codeOf(err))
 	}
-	return n
+	return l.fail(name+"()", codeOf(err))
 }
 
 // enrolled is call after the process has been enrolled.
 func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)) int {
 	return l.call(name, func() (int, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		defer cancel()
 		if err := l.enrol(ctx); err != nil {
 			return 0, err
@@ -119,24 +120,8 @@ func (l *library) enrolled(name string, f func(ctx context.Context) (int, error)
 	})
 }
 
-// quiet is enrolled for calls whose errors are not printed, as in PVM. mu is held during f.
-func (l *library) quiet(f func(ctx context.Context) (int, error)) int {
-	l.giveBack(l.settle())
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err := l.enrol(ctx)
-	n := 0
-	if err == nil {
-		n, err = f(ctx)
-	}
-	if err != nil {
-		*l.errno = int32(codeOf(err))
-		return int(codeOf(err))
-	}
-	return n
-}
+// quiet is enrolled for calls whose errors are not printed, as in PVM.
+func (l *library) quiet(f func(ctx context.Context) (int, error)) int { return l.enrolled("", f) }
 
 // fail sets pvm_errno, and prints the error or ends the process as PvmAutoErr says.
 func (l *library) fail(what string, c code) int {
@@ -251,8 +236,7 @@ func (l *library) exit(ctx context.Context) error {
 	_ = l.task.Exit(ctx) // it reports messages to ended tasks, which vanish in PVM
 	_ = l.c.Close()
 	l.task, l.c, l.tid = nil, nil, 0
-	l.pending, l.notified = nil, nil
-	l.handlers.exit()
+	l.pending, l.notified, l.handlers = nil, nil, nil
 	return nil
 }
 

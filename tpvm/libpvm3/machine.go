@@ -186,7 +186,7 @@ func (l *library) spawn(ctx context.Context, name string, args []string, flags i
 		opts = append(opts, tpvm.NoParent(), tpvm.Env(envNoParent+"=1"))
 	}
 	ids, err := l.begin(name, n, opts)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	tids, e := l.toNumbers(ctx, ids)
 	if e != nil {

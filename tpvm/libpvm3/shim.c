@@ -70,6 +70,22 @@ int pvm_reduce(void (*function)(int *, void *, void *, int *, int *), void *data
 	return libpvm3Reduce((void *)function, data, count, type, tag, group, root);
 }
 
+#define VALUES(name, T, type) \
+	int pvm_pk##name(T *p, int count, int stride) { return libpvm3Pack(type, p, count, stride); } \
+	int pvm_upk##name(T *p, int count, int stride) { return libpvm3Unpack(type, p, count, stride); }
+
+VALUES(byte, char, PVM_BYTE)
+VALUES(cplx, float, PVM_CPLX)
+VALUES(dcplx, double, PVM_DCPLX)
+VALUES(double, double, PVM_DOUBLE)
+VALUES(float, float, PVM_FLOAT)
+VALUES(int, int, PVM_INT)
+VALUES(long, long, PVM_LONG)
+VALUES(short, short, PVM_SHORT)
+VALUES(uint, unsigned int, PVM_UINT)
+VALUES(ulong, unsigned long, PVM_ULONG)
+VALUES(ushort, unsigned short, PVM_USHORT)
+
 int pvm_catchout(FILE *file) { return libpvm3Catchout(file); }
 
 /*
@@ -303,59 +319,63 @@ static int next(const char **p, va_list *args, struct conversion *c)
 	return 1;
 }
 
-static int pack_pointer(struct conversion *c, void *v)
+/* type_of returns the type of the values of a conversion, or -1 if it is none of numbers. */
+static int type_of(struct conversion *c)
 {
-	int n = c->count, s = c->stride;
-
 	switch (c->type) {
 	case 'c':
-		return pvm_pkbyte(v, n, s);
+		return PVM_BYTE;
 	case 'd':
 		if (c->isShort)
-			return c->isUnsigned ? pvm_pkushort(v, n, s) : pvm_pkshort(v, n, s);
+			return c->isUnsigned ? PVM_USHORT : PVM_SHORT;
 		if (c->isLong)
-			return c->isUnsigned ? pvm_pkulong(v, n, s) : pvm_pklong(v, n, s);
-		return c->isUnsigned ? pvm_pkuint(v, n, s) : pvm_pkint(v, n, s);
+			return c->isUnsigned ? PVM_ULONG : PVM_LONG;
+		return c->isUnsigned ? PVM_UINT : PVM_INT;
 	case 'f':
-		return c->isLong ? pvm_pkdouble(v, n, s) : pvm_pkfloat(v, n, s);
+		return c->isLong ? PVM_DOUBLE : PVM_FLOAT;
 	case 'x':
-		return c->isLong ? pvm_pkdcplx(v, n, s) : pvm_pkcplx(v, n, s);
-	case 's':
-		return pvm_pkstr(v);
+		return c->isLong ? PVM_DCPLX : PVM_CPLX;
 	}
-	return PvmBadParam;
+	return -1;
+}
+
+static int pack_pointer(struct conversion *c, void *v)
+{
+	int type = type_of(c);
+
+	if (c->type == 's')
+		return pvm_pkstr(v);
+	return type < 0 ? PvmBadParam : libpvm3Pack(type, v, c->count, c->stride);
 }
 
 static int pack_value(struct conversion *c, va_list *args)
 {
-	struct conversion one = *c;
-
 	switch (c->type) {
 	case '+':
 		return pvm_initsend(va_arg(*args, int));
 	case 'c': {
 		char v = va_arg(*args, int);
-		return pack_pointer(&one, &v);
+		return pack_pointer(c, &v);
 	}
 	case 'd':
 		if (c->isLong) {
 			long v = va_arg(*args, long);
-			return pack_pointer(&one, &v);
+			return pack_pointer(c, &v);
 		}
 		if (c->isShort) {
 			short v = va_arg(*args, int);
-			return pack_pointer(&one, &v);
+			return pack_pointer(c, &v);
 		} else {
 			int v = va_arg(*args, int);
-			return pack_pointer(&one, &v);
+			return pack_pointer(c, &v);
 		}
 	case 'f':
 		if (c->isLong) {
 			double v = va_arg(*args, double);
-			return pack_pointer(&one, &v);
+			return pack_pointer(c, &v);
 		} else {
 			float v = va_arg(*args, double);
-			return pack_pointer(&one, &v);
+			return pack_pointer(c, &v);
 		}
 	}
 	return pack_pointer(c, va_arg(*args, void *));
@@ -389,32 +409,12 @@ int pvm_unpackf(const char *format, ...)
 	va_start(args, format);
 	while ((cc = next(&format, &args, &c)) > 0) {
 		void *v = va_arg(args, void *);
-		int n = c.count, s = c.stride;
+		int type = type_of(&c);
 
-		switch (c.type) {
-		case 'c':
-			cc = pvm_upkbyte(v, n, s);
-			break;
-		case 'd':
-			if (c.isShort)
-				cc = c.isUnsigned ? pvm_upkushort(v, n, s) : pvm_upkshort(v, n, s);
-			else if (c.isLong)
-				cc = c.isUnsigned ? pvm_upkulong(v, n, s) : pvm_upklong(v, n, s);
-			else
-				cc = c.isUnsigned ? pvm_upkuint(v, n, s) : pvm_upkint(v, n, s);
-			break;
-		case 'f':
-			cc = c.isLong ? pvm_upkdouble(v, n, s) : pvm_upkfloat(v, n, s);
-			break;
-		case 'x':
-			cc = c.isLong ? pvm_upkdcplx(v, n, s) : pvm_upkcplx(v, n, s);
-			break;
-		case 's':
+		if (c.type == 's')
 			cc = pvm_upkstr(v);
-			break;
-		default:
-			cc = PvmBadParam;
-		}
+		else
+			cc = type < 0 ? PvmBadParam : libpvm3Unpack(type, v, c.count, c.stride);
 		if (cc < 0)
 			break;
 	}

@@ -3,85 +3,76 @@
 package main
 
 import (
+	"slices"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
-// The types of values.
-const (
-	typeStr = iota
-	typeByte
-	typeShort
-	typeInt
-	typeFloat
-	typeCplx
-	typeDouble
-	typeDcplx
-	typeLong
-	typeUshort
-	typeUint
-	typeUlong
-)
-
-// sizes lists the sizes of the types in memory.
-var sizes = [...]int{1, 1, 2, 4, 4, 8, 8, 16, 8, 2, 4, 8}
-
-// wireSize returns how many bytes a value of a type takes in a message.
-func wireSize(enc pack.Encoding, typ int) int {
-	if enc != pack.Default {
-		return sizes[typ]
-	}
-	switch typ {
-	case typeShort, typeUshort, typeLong, typeUlong:
-		return 4
-	}
-	return sizes[typ]
+// A valueType is a type of the values that the program packs.
+type valueType struct {
+	pk, upk    string // the names of its functions
+	size, wire int    // bytes of a value in memory, and in a message of encoding Default
+	// pack and unpack take the values at p, stride apart, for which isMemory reports true.
+	pack   func(b *pack.Buffer, p unsafe.Pointer, count, stride int) error
+	unpack func(r *pack.Reader, p unsafe.Pointer, count, stride int) error
 }
 
-// packType packs n values of a type.
-func packType(b *pack.Buffer, p unsafe.Pointer, n, typ int) error {
-	v := slice(p, n, typ)
-	if v == nil {
-		return badParam
-	}
-	return b.PackValues(v)
+// types has the types by their numbers in pvm3.h.
+var types = [...]valueType{
+	typeOf[byte]("str", 1), typeOf[byte]("byte", 1), typeOf[int16]("short", 4), typeOf[int32]("int", 4), typeOf[float32]("float", 4),
+	typeOf[complex64]("cplx", 8), typeOf[float64]("double", 8), typeOf[complex128]("dcplx", 16), typeOf[int64]("long", 4),
+	typeOf[uint16]("ushort", 4), typeOf[uint32]("uint", 4), typeOf[uint64]("ulong", 4),
 }
 
-// unpackType unpacks n values of a type.
-func unpackType(r *pack.Reader, p unsafe.Pointer, n, typ int) error {
-	v := slice(p, n, typ)
-	if v == nil {
-		return badParam
+func typeOf[T pack.Number](name string, wire int) valueType {
+	values := func(p unsafe.Pointer, count, stride int) []T {
+		if count == 0 {
+			return nil
+		}
+		return unsafe.Slice((*T)(p), (count-1)*stride+1)
 	}
-	return r.UnpackValues(v)
+	return valueType{
+		pk: "pvm_pk" + name, upk: "pvm_upk" + name, size: int(unsafe.Sizeof(*new(T))), wire: wire,
+		pack: func(b *pack.Buffer, p unsafe.Pointer, count, stride int) error {
+			v := values(p, count, stride)
+			if stride == 0 { // packs one value count times
+				v = slices.Repeat(v, count)
+			}
+			return pack.Pack(b, v, max(stride, 1))
+		},
+		unpack: func(r *pack.Reader, p unsafe.Pointer, count, stride int) error {
+			v := values(p, count, stride)
+			if stride > 0 || count == 0 {
+				return pack.Unpack(r, v, max(stride, 1))
+			}
+			same := make([]T, count) // the last one stays
+			err := pack.Unpack(r, same, 1)
+			if err == nil {
+				v[0] = same[count-1]
+			}
+			return err
+		},
+	}
 }
 
-// slice returns the slice of n values of a type at p, or nil if there is no such type.
-func slice(p unsafe.Pointer, n, typ int) any {
-	switch typ {
-	case typeStr, typeByte:
-		return unsafe.Slice((*byte)(p), n)
-	case typeShort:
-		return unsafe.Slice((*int16)(p), n)
-	case typeUshort:
-		return unsafe.Slice((*uint16)(p), n)
-	case typeInt:
-		return unsafe.Slice((*int32)(p), n)
-	case typeUint:
-		return unsafe.Slice((*uint32)(p), n)
-	case typeFloat:
-		return unsafe.Slice((*float32)(p), n)
-	case typeDouble:
-		return unsafe.Slice((*float64)(p), n)
-	case typeCplx:
-		return unsafe.Slice((*complex64)(p), n)
-	case typeDcplx:
-		return unsafe.Slice((*complex128)(p), n)
-	case typeLong:
-		return unsafe.Slice((*int64)(p), n)
-	case typeUlong:
-		return unsafe.Slice((*uint64)(p), n)
+// isMemory reports whether count values, stride apart, can be at p.
+func isMemory(p unsafe.Pointer, count, stride int) bool {
+	return count >= 0 && (count == 0 || p != nil) && stride >= 0
+}
+
+// typeFor returns the type with a number for count values at p.
+func typeFor(p unsafe.Pointer, count, typ int) (*valueType, error) {
+	if typ < 0 || typ >= len(types) || !isMemory(p, count, 1) {
+		return nil, badParam
 	}
-	return nil
+	return &types[typ], nil
+}
+
+// wireSize returns how many bytes a value takes in a message.
+func (t *valueType) wireSize(enc pack.Encoding) int {
+	if enc == pack.Default {
+		return t.wire
+	}
+	return t.size
 }

@@ -155,21 +155,10 @@ func Pack[T Number](b *Buffer, v []T, stride int) error {
 	if stride < 1 {
 		return errStride(stride)
 	}
-	if len(v) == 0 {
-		return b.valid()
-	}
 	if len(v) == 1 && packWord(b, &v[0]) {
 		return nil
 	}
-	x := vectorOf(v, stride)
-	if b.enc == InPlace {
-		size, err := b.sizeOf(x.k, x.count())
-		if err != nil {
-			return err
-		}
-		return b.refer(item{x: x}, size, span{x.k, x.count()})
-	}
-	return b.pack(x)
+	return b.packSlice(vectorOf(v, stride))
 }
 
 // PackOne packs one value. It keeps no reference to the value, whatever the encoding is.
@@ -217,6 +206,21 @@ func (b *Buffer) PackBuffer(m *rocl.Buffer) error {
 	}
 	m.Retain()
 	return nil
+}
+
+// packSlice packs x, to which b refers with encoding InPlace.
+func (b *Buffer) packSlice(x vector) error {
+	if x.n == 0 {
+		return b.valid()
+	}
+	if b.enc != InPlace {
+		return b.pack(x)
+	}
+	size, err := b.sizeOf(x.k, x.count())
+	if err != nil {
+		return err
+	}
+	return b.refer(item{x: x}, size, span{x.k, x.count()})
 }
 
 // pack encodes x, and keeps no reference to it.

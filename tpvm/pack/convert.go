@@ -61,100 +61,84 @@ func reverse[U unit](x U) U {
 	}
 }
 
-// reversePair reverses the bytes of each half of x.
-func reversePair(x uint64) uint64 { return bits.RotateLeft64(bits.ReverseBytes64(x), 32) }
+// reverseEach returns x with the bytes of each U in it reversed.
+func reverseEach[U unit](x uint64) uint64 {
+	switch unsafe.Sizeof(*new(U)) {
+	case 2:
+		const low = 0x00ff00ff00ff00ff
+		return x>>8&low | x&low<<8
+	case 4:
+		return bits.RotateLeft64(bits.ReverseBytes64(x), 32)
+	default:
+		return bits.ReverseBytes64(x)
+	}
+}
 
 // bytesOf returns the memory of src.
 func bytesOf[U unit](src []U) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(src))), len(src)*int(unsafe.Sizeof(*new(U))))
 }
 
+// copyUnits copies units, with their bytes reversed if swap is set.
+func copyUnits[U unit](dst, src []byte, swap bool) {
+	if !swap {
+		copy(dst, src)
+		return
+	}
+	for len(src) >= 32 && len(dst) >= 32 { // this form has no bounds checks
+		store(dst, reverseEach[U](load[uint64](src)))
+		store(dst[8:], reverseEach[U](load[uint64](src[8:])))
+		store(dst[16:], reverseEach[U](load[uint64](src[16:])))
+		store(dst[24:], reverseEach[U](load[uint64](src[24:])))
+		src, dst = src[32:], dst[32:]
+	}
+	size := int(unsafe.Sizeof(*new(U)))
+	for len(src) >= size && len(dst) >= size {
+		store(dst, reverse(load[U](src)))
+		src, dst = src[size:], dst[size:]
+	}
+}
+
 // put writes the first per units of every step units to dst, which has exactly their size.
 func put[U unit](dst []byte, src []U, per, step int, swap bool) {
+	if step == per {
+		copyUnits[U](dst, bytesOf(src), swap)
+		return
+	}
 	size := int(unsafe.Sizeof(*new(U)))
-	switch {
-	case step == per && !swap:
-		copy(dst, bytesOf(src))
-	case step == per && size == 4: // two at a time
-		from := bytesOf(src)
-		for len(from) >= 16 && len(dst) >= 16 {
-			store(dst, reversePair(load[uint64](from)))
-			store(dst[8:], reversePair(load[uint64](from[8:])))
-			from, dst = from[16:], dst[16:]
-		}
-		for len(from) >= 4 {
-			store(dst, reverse(load[uint32](from)))
-			from, dst = from[4:], dst[4:]
-		}
-	case step == per:
-		for len(src) >= 4 && len(dst) >= 4*size { // this form has no bounds checks
-			store(dst[0*size:], reverse(src[0]))
-			store(dst[1*size:], reverse(src[1]))
-			store(dst[2*size:], reverse(src[2]))
-			store(dst[3*size:], reverse(src[3]))
-			src, dst = src[4:], dst[4*size:]
-		}
-		for i, x := range src {
-			store(dst[i*size:], reverse(x))
-		}
-	default:
-		for i := 0; i < len(src); i += step {
-			for _, x := range src[i : i+per] {
-				if swap {
-					x = reverse(x)
-				}
-				store(dst, x)
-				dst = dst[size:]
+	for i := 0; i < len(src); i += step {
+		for _, x := range src[i : i+per] {
+			if swap {
+				x = reverse(x)
 			}
-			if len(src)-i <= step { // the sum could overflow
-				return
-			}
+			store(dst, x)
+			dst = dst[size:]
+		}
+		if len(src)-i <= step { // the sum could overflow
+			return
 		}
 	}
 }
 
 // get reads units that put wrote.
 func get[U unit](dst []U, src []byte, per, step int, swap bool) {
+	if step == per {
+		copyUnits[U](bytesOf(dst), src, swap)
+		return
+	}
 	size := int(unsafe.Sizeof(*new(U)))
-	switch {
-	case step == per && !swap:
-		copy(bytesOf(dst), src)
-	case step == per && size == 4:
-		to := bytesOf(dst)
-		for len(to) >= 16 && len(src) >= 16 {
-			store(to, reversePair(load[uint64](src)))
-			store(to[8:], reversePair(load[uint64](src[8:])))
-			to, src = to[16:], src[16:]
-		}
-		for len(to) >= 4 {
-			store(to, reverse(load[uint32](src)))
-			to, src = to[4:], src[4:]
-		}
-	case step == per:
-		for len(dst) >= 4 && len(src) >= 4*size {
-			dst[0] = reverse(load[U](src[0*size:]))
-			dst[1] = reverse(load[U](src[1*size:]))
-			dst[2] = reverse(load[U](src[2*size:]))
-			dst[3] = reverse(load[U](src[3*size:]))
-			dst, src = dst[4:], src[4*size:]
-		}
-		for i := range dst {
-			dst[i] = reverse(load[U](src[i*size:]))
-		}
-	default:
-		for i := 0; i < len(dst); i += step {
-			group := dst[i : i+per]
-			for j := range group {
-				x := load[U](src)
-				if swap {
-					x = reverse(x)
-				}
-				group[j] = x
-				src = src[size:]
+	for i := 0; i < len(dst); i += step {
+		group := dst[i : i+per]
+		for j := range group {
+			x := load[U](src)
+			if swap {
+				x = reverse(x)
 			}
-			if len(dst)-i <= step {
-				return
-			}
+			group[j] = x
+			src = src[size:]
+		}
+		if len(dst)-i <= step {
+			return
 		}
 	}
 }

@@ -84,17 +84,11 @@ func FuzzReader(f *testing.F) {
 			drain(t, r)
 			r.Rewind()
 		}
-		b := pack.NewBuffer(pack.Encoding(enc))
-		if typed {
-			b = pack.NewBuffer(pack.Encoding(enc), pack.WithTypes())
-		}
+		b := buffer(pack.Encoding(enc), typed)
 		if err := errors.Join(b.PackMessageBody(r), b.PackMessage(r)); err != nil {
 			t.Fatal(err)
 		}
-		q, err := b.AppendTo(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := must(b.AppendTo(nil))
 		if r, err = pack.NewReader(pack.Encoding(enc), typed, q); err != nil {
 			t.Fatalf("a message packed from one that was read: %v", err)
 		}
@@ -107,10 +101,7 @@ func FuzzReader(f *testing.F) {
 
 // payload returns a message of steps, or nil if they cannot be packed with enc.
 func payload(enc pack.Encoding, typed bool, steps []step) []byte {
-	b := pack.NewBuffer(enc)
-	if typed {
-		b = pack.NewBuffer(enc, pack.WithTypes())
-	}
+	b := buffer(enc, typed)
 	for _, s := range steps {
 		if s.pack(b) != nil {
 			return nil

@@ -12,7 +12,11 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/tpvm/pack"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // golden holds the messages that the PVM 3.4.6 library has packed; see testdata/golden.c.
 //
@@ -75,17 +79,28 @@ func text(s string) step {
 	}
 }
 
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// buffer returns an empty Buffer.
+func buffer(enc pack.Encoding, typed bool) *pack.Buffer {
+	if typed {
+		return pack.NewBuffer(enc, pack.WithTypes())
+	}
+	return pack.NewBuffer(enc)
+}
+
 // reader returns a Reader of the message that the steps pack.
 func reader(tb interface {
 	Helper()
 	Fatal(...any)
 }, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
 	tb.Helper()
-	var opts []pack.Option
-	if typed {
-		opts = append(opts, pack.WithTypes())
-	}
-	b := pack.NewBuffer(enc, opts...)
+	b := buffer(enc, typed)
 	for _, s := range steps {
 		if err := s.pack(b); err != nil {
 			tb.Fatal(err)
@@ -180,10 +195,7 @@ func TestGolden(t *testing.T) {
 		if f[1] == "raw" {
 			enc = pack.Raw
 		}
-		want, err := hex.DecodeString(f[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must(hex.DecodeString(f[2]))
 		if name == "wide" { // see TestOverflow
 			continue
 		}
@@ -197,23 +209,10 @@ func TestGolden(t *testing.T) {
 			want = widenIDs(name, want)
 		}
 		t.Run(name+"/"+f[1], func(t *testing.T) {
-			b := pack.NewBuffer(enc)
-			for _, s := range steps {
-				if err := s.pack(b); err != nil {
-					t.Fatal(err)
-				}
-			}
-			got, err := b.AppendTo(nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
+			if got := reader(t, enc, false, steps...).Payload(); !bytes.Equal(got, want) {
 				t.Errorf("packed\n%x, PVM packs\n%x", got, want)
 			}
-			r, err := pack.NewReader(enc, false, want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(pack.NewReader(enc, false, want))
 			for i, s := range steps {
 				if err := s.unpack(r); err != nil {
 					t.Errorf("step %d: %v", i, err)

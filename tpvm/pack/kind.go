@@ -145,31 +145,17 @@ func (k kind) plain() kind {
 // kindOf returns the kind that Pack[T] packs.
 func kindOf[T Number]() kind { return kindOfType(reflect.TypeFor[T]()) }
 
+// kindsOfGo has the kinds of Go's types of numbers.
+var kindsOfGo = [...]kind{
+	reflect.Int8: byteKind, reflect.Uint8: byteKind, reflect.Int16: shortKind, reflect.Uint16: ushortKind, reflect.Int32: intKind, reflect.Uint32: uintKind,
+	reflect.Int64: longKind, reflect.Int: longKind, reflect.Uint64: ulongKind, reflect.Uint: ulongKind,
+	reflect.Float32: floatKind, reflect.Float64: doubleKind, reflect.Complex64: cplxKind, reflect.Complex128: dcplxKind,
+}
+
 // kindOfType returns the kind of a number's type, or noKind for other types.
 func kindOfType(t reflect.Type) kind {
-	switch t.Kind() {
-	case reflect.Int8, reflect.Uint8:
-		return byteKind
-	case reflect.Int16:
-		return shortKind
-	case reflect.Uint16:
-		return ushortKind
-	case reflect.Int32:
-		return intKind
-	case reflect.Uint32:
-		return uintKind
-	case reflect.Int64, reflect.Int:
-		return longKind
-	case reflect.Uint64, reflect.Uint:
-		return ulongKind
-	case reflect.Float32:
-		return floatKind
-	case reflect.Float64:
-		return doubleKind
-	case reflect.Complex64:
-		return cplxKind
-	case reflect.Complex128:
-		return dcplxKind
+	if k := t.Kind(); int(k) < len(kindsOfGo) {
+		return kindsOfGo[k]
 	}
 	return noKind
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/tpvm/pack"
 	"pgregory.net/rapid"
 )
@@ -118,7 +119,8 @@ func anyMessage(t *rapid.T) step {
 	enc := rapid.SampledFrom([]pack.Encoding{pack.Default, pack.Raw, pack.InPlace}).Draw(t, "inner encoding")
 	typed := rapid.Bool().Draw(t, "inner typed")
 	body := rapid.Bool().Draw(t, "body")
-	env := pack.Envelope{Context: rapid.Uint32().Draw(t, "context"), Tag: rapid.Int32().Draw(t, "tag")}
+	from := must(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))
+	env := pack.Envelope{Context: rapid.Uint32().Draw(t, "context"), Tag: rapid.Int32().Draw(t, "tag"), From: from, To: from.WithSerial(3)}
 	a, c := text(rapid.String().Draw(t, "text")), numbers(rapid.SliceOf(rapid.Int32()).Draw(t, "ints"), 1)
 	return step{
 		func(b *pack.Buffer) error {
@@ -177,18 +179,12 @@ func TestRoundTrip(t *testing.T) {
 			}
 			steps = append(steps, s)
 		}
-		p, err := b.AppendTo([]byte("before"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(b.AppendTo([]byte("before")))
 		p = p[len("before"):]
 		if len(p) != b.Size() || !typed && b.Len() != b.Size() {
 			t.Fatalf("%d bytes, Size %d, Len %d", len(p), b.Size(), b.Len())
 		}
-		r, err := pack.NewReader(enc, typed, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(pack.NewReader(enc, typed, p))
 		for range 2 {
 			for i, s := range steps {
 				if rapid.Bool().Draw(t, "too much") {
@@ -230,20 +226,14 @@ func TestRegroup(t *testing.T) {
 			i += n
 		}
 		p, _ := b.AppendTo(nil)
-		r, err := pack.NewReader(enc, true, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(pack.NewReader(enc, true, p))
 		for i := 0; i < len(values); {
 			n, stride := rapid.IntRange(1, len(values)-i).Draw(t, "unpacked"), rapid.IntRange(1, 3).Draw(t, "stride")
 			got := make([]int64, (n-1)*stride+1)
 			if rapid.Bool().Draw(t, "view") {
 				stride = 1
-				got, err = pack.View[int64](r, n)
-			} else {
-				err = pack.Unpack(r, got, stride)
-			}
-			if err != nil {
+				got = must(pack.View[int64](r, n))
+			} else if err := pack.Unpack(r, got, stride); err != nil {
 				t.Fatal(err)
 			}
 			for j := range n {

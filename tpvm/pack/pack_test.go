@@ -193,10 +193,7 @@ func TestInPlace(t *testing.T) {
 // Whole returns the rocl.Buffer of a message that is nothing else.
 func TestWhole(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	m, err := c.Buffer(8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(c.Buffer(8))
 	defer m.Release()
 	copy(m.Bytes(), "12345678")
 	for _, enc := range encodings {
@@ -239,29 +236,6 @@ func TestMismatch(t *testing.T) {
 	isErr(t, pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
 	if err := pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)); err != nil {
 		t.Error(err)
-	}
-}
-
-// A message keeps the envelope with which it is packed.
-func TestEnvelope(t *testing.T) {
-	id, err := rocl.ParseGID("0123456789ab-cdef01234567-89abcdef")
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := reader(t, pack.Raw, true, text("x"))
-	env := pack.Envelope{Context: 1 << 31, Tag: -1, From: id, To: id.WithSerial(3)}
-	in.SetEnvelope(env)
-	for _, enc := range encodings {
-		b := pack.NewBuffer(enc)
-		if err := b.PackMessage(in); err != nil {
-			t.Fatal(err)
-		}
-		p, _ := b.AppendTo(nil)
-		r, _ := pack.NewReader(enc, false, p)
-		m, err := r.UnpackMessage()
-		if err != nil || m.Envelope() != env || !bytes.Equal(m.Payload(), in.Payload()) {
-			t.Errorf("%v: got %+v, %v", enc, m, err)
-		}
 	}
 }
 
@@ -377,14 +351,6 @@ func TestView(t *testing.T) {
 	}
 }
 
-func TestString(t *testing.T) {
-	for enc, want := range map[pack.Encoding]string{pack.Default: "default", pack.Raw: "raw", pack.InPlace: "in place", 9: "Encoding(9)"} {
-		if enc.String() != want {
-			t.Errorf("got %q, want %q", enc, want)
-		}
-	}
-}
-
 // A Buffer that is used again allocates nothing, and neither does a Reader.
 func TestAllocs(t *testing.T) {
 	dst := make([]byte, 1<<16)
@@ -393,11 +359,7 @@ func TestAllocs(t *testing.T) {
 	name := "name"
 	for _, enc := range encodings {
 		for _, typed := range []bool{false, true} {
-			b := pack.NewBuffer(enc)
-			if typed {
-				b = pack.NewBuffer(enc, pack.WithTypes())
-			}
-			r := new(pack.Reader)
+			b, r := buffer(enc, typed), new(pack.Reader)
 			use := func() {
 				b.Reset(enc)
 				err := errors.Join(
@@ -414,10 +376,7 @@ func TestAllocs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				n, err := b.Encode(dst[:b.Size()])
-				if err != nil {
-					t.Fatal(err)
-				}
+				n := must(b.Encode(dst[:b.Size()]))
 				if err := r.Init(enc, typed, dst[:n]); err != nil {
 					t.Fatal(err)
 				}

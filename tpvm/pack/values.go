@@ -27,18 +27,7 @@ func (b *Buffer) packValue(v reflect.Value) error {
 	case v.Kind() == reflect.String:
 		return b.PackString(v.String())
 	case v.Kind() == reflect.Slice && kindOfType(v.Type().Elem()) != noKind:
-		x := vectorOfSlice(v)
-		switch {
-		case x.n == 0:
-			return b.valid()
-		case b.enc != InPlace:
-			return b.pack(x)
-		}
-		size, err := b.sizeOf(x.k, x.n)
-		if err != nil {
-			return err
-		}
-		return b.refer(item{x: x}, size, span{x.k, x.n})
+		return b.packSlice(vectorOfSlice(v))
 	case kindOfType(v.Type()) != noKind:
 		s := reflect.MakeSlice(reflect.SliceOf(v.Type()), 1, 1)
 		s.Index(0).Set(v)

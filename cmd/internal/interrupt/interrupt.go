@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package interrupt ends a context when SIGINT or SIGTERM arrives.
+// Package interrupt ends a context when SIGINT or SIGTERM arrives, and what waits for input.
 package interrupt
 
 import (
@@ -41,4 +41,25 @@ func Context(parent context.Context) (ctx context.Context, stop func()) {
 		close(done)
 		cancel()
 	})
+}
+
+// Read returns the result of read, or the cause of the end of ctx. In the second case read goes on:
+// reading a file or a terminal cannot be interrupted.
+func Read[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
 }

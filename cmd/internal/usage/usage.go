@@ -17,6 +17,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// An Error is an error in the command line that the user typed.
+type Error struct{ error }
+
+// Errorf returns an Error with a formatted text.
+func Errorf(format string, args ...any) error { return Error{fmt.Errorf(format, args...)} }
+
+// Unwrap returns the cause.
+func (e Error) Unwrap() error { return e.error }
+
 // Text returns the text of an error, safe to print, without the library's name at the beginning of
 // each part.
 func Text(err error) string {
@@ -38,12 +47,12 @@ func Quote(arg string) string {
 	return strconv.Quote(arg[:end]) + "…"
 }
 
-// FlagError returns an error of parsing flags with a text about the flag. The standard library's
+// FlagError returns an Error of parsing flags with a text about the flag. The standard library's
 // errors name a parsing function instead.
-func FlagError(err error) error {
+func FlagError(_ *cobra.Command, err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
-		return err
+		return Error{err}
 	}
 	want := ""
 	switch bad.GetFlag().Value.Type() {
@@ -56,15 +65,15 @@ func FlagError(err error) error {
 	case "uint64":
 		want = fmt.Sprintf("a whole number from 0 to %d", uint64(math.MaxUint64))
 	default:
-		return fmt.Errorf("--%s %s: %w", bad.GetFlag().Name, Quote(bad.GetValue()), bad.Unwrap())
+		return Errorf("--%s %s: %w", bad.GetFlag().Name, Quote(bad.GetValue()), bad.Unwrap())
 	}
-	return fmt.Errorf("--%s %s is not %s", bad.GetFlag().Name, Quote(bad.GetValue()), want)
+	return Errorf("--%s %s is not %s", bad.GetFlag().Name, Quote(bad.GetValue()), want)
 }
 
-// Nothing returns an error if args is not empty. It is for commands that take no arguments.
+// Nothing returns an Error if args is not empty. It is for commands that take no arguments.
 func Nothing(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes no arguments, such as %s", cmd.CommandPath(), Quote(args[0]))
+		return Errorf("%s takes no arguments, such as %s", cmd.CommandPath(), Quote(args[0]))
 	}
 	return nil
 }

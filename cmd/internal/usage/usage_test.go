@@ -10,7 +10,11 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The error says in words what the flag must be, and names the flag.
 func TestFlagError(t *testing.T) {
@@ -26,7 +30,7 @@ func TestFlagError(t *testing.T) {
 		{"--tag", "flag needs an argument: --tag"},
 	} {
 		cmd := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return nil }}
-		cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return FlagError(err) })
+		cmd.SetFlagErrorFunc(FlagError)
 		cmd.Flags().Duration("for", 0, "")
 		cmd.Flags().BoolP("loud", "l", false, "")
 		cmd.Flags().Int("count", 0, "")

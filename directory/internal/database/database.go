@@ -16,18 +16,20 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// Errors of this package.
+// Errors of this package. Package directory exports them and says what each means.
 var (
-	// ErrExists is returned if the identifier of a new resource is taken.
-	ErrExists = errors.New("database: resource exists")
-	// ErrNotFound is returned if there is no resource with the identifier.
-	ErrNotFound = errors.New("database: no such resource")
-	// ErrRevision is returned if a resource has another revision than the expected one.
-	ErrRevision = errors.New("database: resource has another revision")
-	// ErrIncomplete is returned if an attribute of a resource has no value.
-	ErrIncomplete = errors.New("database: an attribute has no value")
-	// ErrNotOwner is returned if the resource belongs to another context.
-	ErrNotOwner = errors.New("database: resource is another context's")
+	// Cause: nothing matches: it is not registered, has ended, or is in another directory. `rocl`
+	// prints `no resource matches`. Remedy: compare `rocl find --contexts` in both environments;
+	// wait with `Context.Await`.
+	ErrNotFound = errors.New("rocl: no such resource")
+	// Cause: `CompareAndSet`: another change came first. Remedy: read again, and repeat.
+	ErrRevision = errors.New("rocl: the attributes have changed")
+	// Cause: another context owns the resource. Remedy: let that one change it.
+	ErrNotOwner = errors.New("rocl: not the owner")
+	// Cause: `Unique`: another resource has these attributes. Remedy: use that one.
+	ErrExists = errors.New("rocl: resource exists")
+	// Cause: an attribute to register, or one of `Unique`, has no value. Remedy: give it one.
+	ErrIncomplete = errors.New("rocl: an attribute has no value")
 )
 
 // A Record is one resource. In records of this package Attrs is a view that stays valid for ever;
@@ -62,10 +64,10 @@ type DB struct {
 	turn atomic.Uint32 // the start of a search among equal records, which rotates
 
 	mu      sync.RWMutex // guards all below
-	byID    ids
-	pages   [][]record // of pageLen each; they never move
-	made    uint32     // records in pages, in use or vacant
-	vacant  []uint32   // records not in use
+	byID    postings     // from identifiers to records
+	pages   [][]record   // of pageLen each; they never move
+	made    uint32       // records in pages, in use or vacant
+	vacant  []uint32     // records not in use
 	owners  []owner
 	ownerOf map[resource.GID]uint32
 	noOwner []uint32 // owners not in use
@@ -86,13 +88,38 @@ type DB struct {
 func New() *DB {
 	return &DB{
 		seed: maphash.MakeSeed(), ownerOf: map[resource.GID]uint32{},
-		watches: map[*Watch]struct{}{},
+		byID: newPostings(), post: newPostings(), watches: map[*Watch]struct{}{},
 	}
 }
 
-// hash returns the hash of an encoded attribute, which is never 0. It has a seed, so no program can
+// hash returns the hash of an encoded attribute or identifier. It has a seed, so no program can
 // choose attributes that collide.
-func (d *DB) hash(encoded []byte) uint64 { return maphash.Bytes(d.seed, encoded) | 1<<63 }
+func (d *DB) hash(encoded []byte) uint64 { return maphash.Bytes(d.seed, encoded) }
+
+// idHash returns the hash of an identifier.
+func (d *DB) idHash(id resource.GID) uint64 {
+	var b [16]byte
+	resource.PutGID(b[:], id)
+	return d.hash(b[:])
+}
+
+// idGet returns the record of id. It reports false if there is none.
+func (d *DB) idGet(id resource.GID) (rec uint32, ok bool) {
+	var one [1]uint32
+	for _, i := range d.byID.get(d.idHash(id), &one) {
+		if d.recLocked(i).id == id {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// idDelete removes the identifier of record i from those that are known.
+func (d *DB) idDelete(i uint32) {
+	var one [1]uint32
+	h := d.idHash(d.recLocked(i).id)
+	d.byID.drop(h, uint32(slices.Index(d.byID.get(h, &one), i)))
+}
 
 // Put adds a resource with a copy of its attributes and returns its revision, 1. It returns
 // ErrExists if the identifier is taken, ErrNotOwner if another context has taken it, and
@@ -131,7 +158,7 @@ func (d *DB) offer(id, owner resource.GID, rev uint64, attrs *resource.List, fre
 	i := d.vacantRecord()
 	r := d.recLocked(i)
 	*r = record{id: id, revision: rev, system: resource.IsSystem(attrs)}
-	d.idPut(id, i)
+	d.byID.add(d.idHash(id), i)
 	d.enlist(i, owner)
 	d.store(i, attrs)
 	d.notifyLocked(i, false)
@@ -144,7 +171,7 @@ const pageLen = 1 << 12
 // recLocked returns record i. mu must be held.
 func (d *DB) recLocked(i uint32) *record { return &d.pages[i/pageLen][i%pageLen] }
 
-// vacantRecord returns the vacantRecord of a vacant record.
+// vacantRecord returns the number of an unused record.
 func (d *DB) vacantRecord() uint32 {
 	if n := len(d.vacant); n > 0 {
 		i := d.vacant[n-1]
@@ -198,24 +225,27 @@ func (d *DB) delist(i uint32) {
 	}
 }
 
+// room returns the chunk, and the place in it, for the next size bytes of attributes.
+func (d *DB) room(size int) (c, at int) {
+	if c = len(d.chunks) - 1; c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < size {
+		d.chunks = append(d.chunks, make([]byte, 0, max(size, chunkSize)))
+		c++
+	}
+	return c, len(d.chunks[c])
+}
+
 // store writes the attributes of record i to a chunk, adds their postings, and updates the index.
 func (d *DB) store(i uint32, attrs *resource.List) {
 	wire := attrs.Wire()
 	n := attrs.Len()
 	size := 4*n + len(wire)
-	c := len(d.chunks) - 1
-	if c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < size {
-		d.chunks = append(d.chunks, make([]byte, 0, max(size, chunkSize)))
-		c++
-	}
-	chunk := d.chunks[c]
-	off := len(chunk) + 4*n
-	chunk = append(chunk[:off], wire...)
+	c, at := d.room(size)
+	off := at + 4*n
+	chunk := append(d.chunks[c][:off], wire...)
 	d.chunks[c] = chunk
 	d.live += size
 	r := d.recLocked(i)
 	r.chunk, r.off, r.size, r.positions = uint32(c), uint32(off), uint32(len(wire)), uint16(n)
-	at := off - 4*n
 	im := d.indexWith(i)
 	for a, next := resource.KnownAt(wire, 0); a != nil; a, next = resource.KnownAt(wire, next) {
 		pos := d.post.add(d.hash(a), i)
@@ -255,7 +285,7 @@ func (d *DB) removePostings(i uint32) {
 			continue
 		}
 		h := d.hash(a)
-		from := d.post.part(h).find(h).n - 1
+		from := d.post.slots[h].n - 1
 		if d.index != nil { // also if i is not in the index yet: the record that moves may be in it
 			d.index.RemovePosting(a, pos, from)
 		}
@@ -351,12 +381,7 @@ func (d *DB) compact() {
 		}
 		from := int(r.off) - 4*int(r.positions)
 		b := old[r.chunk][from : r.off+r.size]
-		c := len(d.chunks) - 1
-		if c < 0 || cap(d.chunks[c])-len(d.chunks[c]) < len(b) {
-			d.chunks = append(d.chunks, make([]byte, 0, max(len(b), chunkSize)))
-			c++
-		}
-		at := len(d.chunks[c])
+		c, at := d.room(len(b))
 		d.chunks[c] = append(d.chunks[c], b...)
 		r.chunk, r.off = uint32(c), uint32(at+4*int(r.positions))
 	}
@@ -417,7 +442,7 @@ func (d *DB) removeLocked(i uint32) {
 	d.removePostings(i)
 	d.commitIndex()
 	d.delist(i)
-	d.idDelete(d.recLocked(i).id)
+	d.idDelete(i)
 	*d.recLocked(i) = record{}
 	d.vacant = append(d.vacant, i)
 }
@@ -455,11 +480,14 @@ func (d *DB) Get(id resource.GID) (Record, bool) {
 	return d.recordLocked(i), true
 }
 
+// lenLocked returns the number of resources. mu must be held.
+func (d *DB) lenLocked() int { return int(d.made) - len(d.vacant) }
+
 // Len returns the number of resources.
 func (d *DB) Len() int {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	return d.byID.used
+	return d.lenLocked()
 }
 
 // Stats are figures of a database.
@@ -474,7 +502,7 @@ type Stats struct {
 func (d *DB) Stats() Stats {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	s := Stats{Resources: d.byID.used, Owners: len(d.ownerOf), Watches: len(d.watches), AttributeBytes: d.live, DeadBytes: d.dead}
+	s := Stats{Resources: d.lenLocked(), Owners: len(d.ownerOf), Watches: len(d.watches), AttributeBytes: d.live, DeadBytes: d.dead}
 	for w := range d.watches {
 		w.mu.Lock()
 		s.Watched += len(w.items)

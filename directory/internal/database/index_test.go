@@ -4,16 +4,15 @@ package database
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -34,20 +33,14 @@ func openIndex(t testing.TB, d *DB) *index.Reader {
 		t.Fatal(err)
 	}
 	defer memfd.Close(fd)
-	r, err := index.Open(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(index.Open(fd, size))
 	t.Cleanup(r.Close)
 	return r
 }
 
 // agree checks that an index and the database give the same answers, for each pattern and each
 // identifier.
-func agree(t interface {
-	Helper()
-	Fatalf(string, ...any)
-}, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
+func agree(t rapid.TB, d *DB, r *index.Reader, patterns []resource.List, ids []resource.GID) {
 	t.Helper()
 	for i := range patterns {
 		p := &patterns[i]
@@ -85,25 +78,14 @@ func TestIndexAgainstDatabase(t *testing.T) {
 		for i := range ids {
 			ids[i] = resource.MakeGID(1, uint64(1+i%3), uint32(1+i))
 		}
-		draw := rapid.Custom(func(t *rapid.T) resource.List {
-			var l resource.List
-			for range rapid.IntRange(0, 4).Draw(t, "n") {
-				_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
-			}
-			return l
-		})
 		pick := rapid.SampledFrom(ids)
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
-				_, _ = d.Put(id, id.Context(), &l)
-			},
-			"put 2": func(t *rapid.T) {
-				id, l := pick.Draw(t, "id"), draw.Draw(t, "l")
+				id, l := pick.Draw(t, "id"), randomList.Draw(t, "l")
 				_, _ = d.Put(id, id.Context(), &l)
 			},
 			"update": func(t *rapid.T) {
-				l := draw.Draw(t, "l")
+				l := randomList.Draw(t, "l")
 				_, _ = d.Update(pick.Draw(t, "id"), 0, &l)
 			},
 			"delete": func(t *rapid.T) { _ = d.Delete(pick.Draw(t, "id")) },
@@ -125,10 +107,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 				if filling == nil {
 					return
 				}
-				done, err := d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				done := must.Get(d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n")))
 				if !done {
 					return
 				}
@@ -153,7 +132,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if r != nil {
-					agree(t, d, r, []resource.List{draw.Draw(t, "pattern"), draw.Draw(t, "another")}, ids)
+					agree(t, d, r, []resource.List{randomList.Draw(t, "pattern"), randomList.Draw(t, "another")}, ids)
 				}
 				if err := indexErr(d); err != nil && !errors.Is(err, index.ErrEnded) {
 					t.Fatal(err)
@@ -177,9 +156,7 @@ func TestIndexWhileChanging(t *testing.T) {
 	}
 	const n, changers = 4000, 3
 	for i := range n / 2 {
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))
 	}
 	var wg sync.WaitGroup
 	for c := range changers {
@@ -228,9 +205,7 @@ func TestIndexFails(t *testing.T) {
 	pad := string(make([]byte, 60_000))
 	for i := range uint32(200) {
 		l, _ := resource.NewPattern(resource.Attrs{"i": fmt.Sprint(i), "pad": pad})
-		if _, err := d.Put(ctx.WithSerial(i+1), ctx, l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(i+1), ctx, l))
 	}
 	if err := indexErr(d); !errors.Is(err, index.ErrFull) {
 		t.Error(err)
@@ -251,68 +226,5 @@ func TestIndexFails(t *testing.T) {
 	}
 	if d.Len() != 200 || d.Stats().IndexBytes != 0 {
 		t.Errorf("%+v", d.Stats())
-	}
-}
-
-// BenchmarkIndexMillion measures an index of one million resources.
-func BenchmarkIndexMillion(b *testing.B) {
-	const n = 1_000_000
-	for range b.N {
-		d := New()
-		if err := d.MakeIndex(b.Context(), index.DefaultSize); err != nil {
-			b.Fatal(err)
-		}
-		lists := make([]resource.List, 1<<16)
-		build := func(i int, l *resource.List) {
-			l.Reset()
-			var id [8]byte
-			binary.LittleEndian.PutUint64(id[:], uint64(i))
-			_ = l.AddString("type", "worker")
-			_ = l.AddString("site", fmt.Sprint(i%4))
-			_ = l.Add("serial", id[:])
-			_ = l.Add("slot", append(id[:], 's'))
-		}
-		owner := resource.MakeGID(1, 1, 0)
-		var took time.Duration
-		own := 0
-		for i := 0; i < n; {
-			k := min(len(lists), n-i)
-			for j := range k {
-				build(i+j, &lists[j])
-				own += len("typeworkersite") + 1 + len("serial") + 8 + len("slot") + 9
-			}
-			start := time.Now()
-			for j := range k {
-				if _, err := d.Put(owner.WithSerial(uint32(i+j+1)), owner, &lists[j]); err != nil {
-					b.Fatal(err)
-				}
-			}
-			took += time.Since(start)
-			i += k
-		}
-		b.ReportMetric(n/took.Seconds(), "put/s")
-		b.ReportMetric((float64(d.Stats().IndexBytes)-float64(own))/n, "B/resource")
-		r := openIndex(b, d)
-		for i := range lists {
-			build((i*7919)%n, &lists[i])
-		}
-		buf := make([]byte, 256)
-		for range 2 {
-			start := time.Now()
-			for i := range lists {
-				if _, v := r.Find(&lists[i], buf); v != index.Found {
-					b.Fatal(v)
-				}
-			}
-			b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "find-ns")
-		}
-		start := time.Now()
-		for i := range lists {
-			if _, ok := d.Find(&lists[i]); !ok {
-				b.Fatal("no")
-			}
-		}
-		b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(len(lists)), "db-find-ns")
-		d.DropIndex()
 	}
 }

@@ -3,11 +3,12 @@
 package database
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -36,13 +37,6 @@ func TestAgainstModel(t *testing.T) {
 		for i := range ids {
 			ids[i] = resource.MakeGID(1, uint64(1+i%3), uint32(1+i))
 		}
-		list := rapid.Custom(func(t *rapid.T) resource.List {
-			var l resource.List
-			for range rapid.IntRange(0, 4).Draw(t, "n") {
-				_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
-			}
-			return l
-		})
 		var watched resource.List
 		_ = watched.AddString("a", "1")
 		w := d.Watch(&watched)
@@ -78,7 +72,7 @@ func TestAgainstModel(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"put": func(t *rapid.T) {
-				id, l := rapid.SampledFrom(ids).Draw(t, "id"), list.Draw(t, "l")
+				id, l := rapid.SampledFrom(ids).Draw(t, "id"), randomList.Draw(t, "l")
 				_, err := d.Put(id, id.Context(), &l)
 				if model[id] != nil {
 					if !errors.Is(err, ErrExists) {
@@ -92,7 +86,7 @@ func TestAgainstModel(t *testing.T) {
 				model[id] = &entry{id.Context(), 1, l.Clone()}
 			},
 			"update": func(t *rapid.T) {
-				id, l := rapid.SampledFrom(ids).Draw(t, "id"), list.Draw(t, "l")
+				id, l := rapid.SampledFrom(ids).Draw(t, "id"), randomList.Draw(t, "l")
 				expect := rapid.Uint64Max(3).Draw(t, "expect")
 				rev, err := d.Update(id, expect, &l)
 				e := model[id]
@@ -139,7 +133,7 @@ func TestAgainstModel(t *testing.T) {
 				if d.Len() != len(model) {
 					t.Fatalf("%d resources, want %d", d.Len(), len(model))
 				}
-				p := list.Draw(t, "pattern")
+				p := randomList.Draw(t, "pattern")
 				want := map[resource.GID]bool{}
 				for id, e := range model {
 					if resource.Matches(&e.attrs, &p) {
@@ -149,18 +143,14 @@ func TestAgainstModel(t *testing.T) {
 				if r, ok := d.Find(&p); ok != (len(want) > 0) || ok && !want[r.ID] {
 					t.Fatalf("find %v: %v %v", &p, r.ID, ok)
 				}
-				c := d.Cursor(&p)
-				for {
-					r, ok := c.Next()
-					if !ok {
-						break
-					}
+				d.Cursor(&p).Take(func(r Record) bool {
 					e := model[r.ID]
 					if !want[r.ID] || !r.Attrs.Equal(&e.attrs) || r.Revision != e.rev || r.Owner != e.owner {
 						t.Fatalf("cursor %v yields %+v", &p, r)
 					}
 					delete(want, r.ID)
-				}
+					return true
+				})
 				if len(want) > 0 {
 					t.Fatalf("cursor %v misses %v", &p, want)
 				}
@@ -181,15 +171,28 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
+// count returns how many resources match.
+func count(d *DB, p *resource.List) (n int) {
+	d.Cursor(p).Take(func(Record) bool { n++; return true })
+	return n
+}
+
+// randomList draws a list of few names and values.
+var randomList = rapid.Custom(func(t *rapid.T) resource.List {
+	var l resource.List
+	for range rapid.IntRange(0, 4).Draw(t, "n") {
+		_ = l.AddString(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "value"))
+	}
+	return l
+})
+
 // Changes in long postings move records within them, and the chunks are compacted.
 func TestChurn(t *testing.T) {
 	d := New()
 	ctx := resource.MakeGID(1, 1, 0)
 	put := func(i int) {
 		l, _ := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "pad": string(make([]byte, 500))})
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, l); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))
 	}
 	const n = 20_000
 	for i := range n {
@@ -197,9 +200,7 @@ func TestChurn(t *testing.T) {
 	}
 	for i := range n {
 		if i%3 != 0 {
-			if err := d.Delete(ctx.WithSerial(uint32(i + 1))); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(d.Delete(ctx.WithSerial(uint32(i + 1))))
 		}
 	}
 	if s := d.Stats(); s.DeadBytes > s.AttributeBytes+8<<20 {
@@ -207,13 +208,7 @@ func TestChurn(t *testing.T) {
 	}
 	for m := range 7 {
 		p, _ := resource.NewPattern(resource.Match{"mod": fmt.Sprint(m), "all": "same"})
-		c, got, want := d.Cursor(p), 0, 0
-		for {
-			if _, ok := c.Next(); !ok {
-				break
-			}
-			got++
-		}
+		got, want := count(d, p), 0
 		for i := range n {
 			if i%3 == 0 && i%7 == m {
 				want++
@@ -228,20 +223,64 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// Next returns when its context ends or the watch is closed.
-func TestWatchEnds(t *testing.T) {
+// When resources of many attributes come and go in any order, the postings still have all other
+// resources.
+func TestManyAttributesChurn(t *testing.T) {
 	d := New()
-	w := d.Watch(new(resource.List))
-	if ev, err := w.Next(t.Context()); err != nil || ev.Kind != Synced {
-		t.Fatal(ev, err)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	owner := resource.MakeGID(1, 1, 0)
+	there := map[uint32]map[int]bool{}
+	for step := range 2000 {
+		serial := uint32(1 + rnd.IntN(12))
+		if there[serial] != nil {
+			must.OK(d.Delete(owner.WithSerial(serial)))
+			delete(there, serial)
+		} else {
+			var l resource.List
+			has := map[int]bool{}
+			for range 1 + rnd.IntN(80) {
+				n := rnd.IntN(60)
+				has[n] = true
+				_ = l.AddString("n", fmt.Sprint(n))
+			}
+			must.Get(d.Put(owner.WithSerial(serial), owner, &l))
+			there[serial] = has
+		}
+		n := step % 60
+		p, _ := resource.NewPattern(resource.Match{"n": fmt.Sprint(n)})
+		want, got := 0, count(d, p)
+		for _, has := range there {
+			if has[n] {
+				want++
+			}
+		}
+		if got != want {
+			t.Fatalf("step %d: %d resources, want %d", step, got, want)
+		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := w.Next(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
+}
+
+// The cost of deleting resources with many attributes grows with the length of their lists, not
+// with its square. The database answers nothing else meanwhile.
+func TestManyAttributesCost(t *testing.T) {
+	scanned := func(attrs int) uint64 {
+		d := New()
+		var l resource.List
+		for i := range attrs {
+			_ = l.AddString(fmt.Sprint(i), "")
+		}
+		owner := resource.MakeGID(1, 1, 0)
+		const n = 50
+		for i := range uint32(n) {
+			must.Get(d.Put(owner.WithSerial(1+i), owner, &l))
+		}
+		for i := range uint32(n) {
+			must.OK(d.Delete(owner.WithSerial(1 + i)))
+		}
+		return d.scanned
 	}
-	w.Close()
-	if _, err := w.Next(t.Context()); !errors.Is(err, ErrWatchClosed) {
-		t.Error(err)
+	half, full := scanned(resource.MaxAttrs/2), scanned(resource.MaxAttrs)
+	if half == 0 || full > 3*half {
+		t.Errorf("%d attributes are looked at for lists of %d, and %d for lists of %d", half, resource.MaxAttrs/2, full, resource.MaxAttrs)
 	}
 }

@@ -4,6 +4,7 @@ package database
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/rocl-go/rocl/resource"
 )
@@ -163,17 +164,16 @@ func (d *DB) Cursor(pattern *resource.List) *Cursor {
 	}
 	var one [1]uint32
 	cand, all := d.candidatesLocked(&c.q, &one)
-	if all {
-		cand = make([]uint32, 0, d.byID.used)
-		for i := range d.made {
-			if d.recLocked(i).owner != 0 {
-				cand = append(cand, i)
-			}
-		}
-		c.left = cand
+	if !all {
+		c.left = slices.Clone(cand)
 		return c
 	}
-	c.left = append([]uint32(nil), cand...)
+	c.left = make([]uint32, 0, d.lenLocked())
+	for i := range d.made {
+		if d.recLocked(i).owner != 0 {
+			c.left = append(c.left, i)
+		}
+	}
 	return c
 }
 

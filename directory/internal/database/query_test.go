@@ -5,8 +5,10 @@ package database
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -45,9 +47,7 @@ func TestCandidates(t *testing.T) {
 	const n = 50_000
 	for i := range n {
 		attrs := resource.Match{"i": fmt.Sprint(i), "pair": fmt.Sprint(i / 2), "kind": "many"}
-		if _, err := d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)))
 	}
 	for _, c := range []struct {
 		p    resource.Match
@@ -79,13 +79,9 @@ func TestConditions(t *testing.T) {
 		if i%10 == 3 {
 			attrs["load"] = "unknown"
 		}
-		if _, err := d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))))
 	}
-	if _, err := d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})))
 	worker := resource.Match{"kind": "worker"}
 	for _, c := range []struct {
 		p       *resource.List
@@ -110,15 +106,12 @@ func TestConditions(t *testing.T) {
 		{conditional(t, resource.Match{"kind": "none"}, by("load", false)), 0, nil},
 	} {
 		n := 0
-		for cur := d.Cursor(c.p); ; n++ {
-			r, ok := cur.Next()
-			if !ok {
-				break
-			}
-			if !resource.Meets(r.Owner, &r.Attrs, c.p) {
+		d.Cursor(c.p).Take(func(r Record) bool {
+			if n++; !resource.Meets(r.Owner, &r.Attrs, c.p) {
 				t.Errorf("%v: %v does not match", c.p, &r.Attrs)
 			}
-		}
+			return true
+		})
 		if n != c.n {
 			t.Errorf("%v matches %d, want %d", c.p, n, c.n)
 		}
@@ -127,18 +120,12 @@ func TestConditions(t *testing.T) {
 			if ok != (c.n > 0) {
 				t.Fatalf("%v is found: %v", c.p, ok)
 			}
-			good := len(c.serials) == 0
-			for _, s := range c.serials {
-				good = good || r.ID.Serial() == s
-			}
-			if !good {
+			if len(c.serials) > 0 && !slices.Contains(c.serials, r.ID.Serial()) {
 				t.Errorf("%v: found %v %v", c.p, r.ID, &r.Attrs)
 			}
 		}
 	}
-	all := 0
-	d.Cursor(conditional(t, worker)).Take(func(Record) bool { all++; return true })
-	some := 0
+	all, some := count(d, conditional(t, worker)), 0
 	d.Cursor(conditional(t, worker)).Take(func(Record) bool { some++; return some < 70 })
 	if all != 100 || some != 70 {
 		t.Errorf("taken %d and %d", all, some)
@@ -146,9 +133,7 @@ func TestConditions(t *testing.T) {
 	w := d.Watch(conditional(t, worker, at("load", resource.Ge, "1000")))
 	defer w.Close()
 	load := func(v string) {
-		if _, err := d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})))
 	}
 	next := func(want Kind) {
 		t.Helper()

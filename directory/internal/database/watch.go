@@ -3,6 +3,7 @@
 package database
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"sync"
@@ -61,8 +62,7 @@ type Watch struct {
 
 	mu     sync.Mutex             // taken after the database's mu; guards all below
 	items  map[resource.GID]*item // what the reader knows, and what is queued
-	first  *item                  // the event to be read next; nil: the queue is empty
-	last   *item                  // the event to be read last
+	queue  list.List              // the items with an event to be read, in the order of their seq
 	seq    uint64                 // of the item queued last
 	until  uint64                 // items up to this seq come before Synced
 	synced bool                   // Synced has been read
@@ -75,11 +75,10 @@ type Watch struct {
 type item struct {
 	id              resource.GID
 	reported, there bool
-	local           bool   // the database holds the resource while it is there
-	rec             Record // without attributes while the database holds the resource
-	queued          bool
+	local           bool          // the database holds the resource while it is there
+	rec             Record        // without attributes while the database holds the resource
+	place           *list.Element // in the queue; nil: not queued
 	seq             uint64
-	next, prev      *item // in the queue
 }
 
 // Watch begins to watch. The first events report the resources that match now, the next one is
@@ -87,38 +86,19 @@ type item struct {
 func (d *DB) Watch(pattern *resource.List) *Watch {
 	w := &Watch{d: d, pattern: pattern.Clone(), items: map[resource.GID]*item{}, some: make(chan struct{}, 1)}
 	w.q = newQuery(&w.pattern)
-	if ids, ok := resource.IDs(pattern); ok {
-		return d.watchIDs(w, ids)
-	}
+	ids, ok := resource.IDs(pattern)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var one [1]uint32
-	cand, all := d.candidatesLocked(&w.q, &one)
-	if all {
-		cand = nil
-		for i := range d.made {
-			cand = append(cand, i)
+	if ok {
+		w.pattern, w.ids = resource.List{}, ids
+		for id := range ids {
+			if _, ok := d.idGet(id); ok {
+				w.offerLocked(Record{ID: id}, true, true)
+			}
 		}
-	}
-	for _, i := range cand {
-		if d.matchesLocked(i, &w.q) {
+	} else {
+		for i := range d.matchingLocked(&w.q) {
 			w.offerLocked(Record{ID: d.recLocked(i).id}, true, true)
-		}
-	}
-	w.until = w.seq
-	w.signal()
-	d.watches[w] = struct{}{}
-	return w
-}
-
-// watchIDs is Watch of resources with certain identifiers.
-func (d *DB) watchIDs(w *Watch, ids map[resource.GID]struct{}) *Watch {
-	w.pattern, w.ids = resource.List{}, ids
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for id := range ids {
-		if _, ok := d.idGet(id); ok {
-			w.offerLocked(Record{ID: id}, true, true)
 		}
 	}
 	w.until = w.seq
@@ -176,40 +156,15 @@ func (w *Watch) offerLocked(r Record, there, local bool) {
 		w.items[r.ID] = it
 	}
 	it.rec, it.there, it.local = r, there, local
-	if it.queued {
-		return
+	if it.place == nil {
+		w.seq++
+		it.seq, it.place = w.seq, w.queue.PushBack(it)
 	}
-	w.seq++
-	it.queued, it.seq, it.prev, it.next = true, w.seq, w.last, nil
-	if w.last != nil {
-		w.last.next = it
-	} else {
-		w.first = it
-	}
-	w.last = it
-}
-
-// unqueueLocked takes an item out of the queue. mu must be held.
-func (w *Watch) unqueueLocked(it *item) {
-	if !it.queued {
-		return
-	}
-	if it.prev != nil {
-		it.prev.next = it.next
-	} else {
-		w.first = it.next
-	}
-	if it.next != nil {
-		it.next.prev = it.prev
-	} else {
-		w.last = it.prev
-	}
-	it.queued, it.next, it.prev = false, nil, nil
 }
 
 // forgetLocked removes an item from the queue and from the watch. mu must be held.
 func (w *Watch) forgetLocked(it *item) {
-	w.unqueueLocked(it)
+	w.queue.Remove(it.place)
 	delete(w.items, it.id)
 }
 
@@ -284,15 +239,16 @@ func (w *Watch) Next(ctx context.Context) (Event, error) {
 
 // nextLocked returns the next event. The mu of the database and that of w must be held.
 func (w *Watch) nextLocked() (ev Event, ok bool) {
-	it := w.first
-	if !w.synced && w.held == 0 && (it == nil || it.seq > w.until) {
+	next := w.queue.Front()
+	if !w.synced && w.held == 0 && (next == nil || next.Value.(*item).seq > w.until) {
 		w.synced = true
 		return Event{Kind: Synced}, true
 	}
-	if it == nil {
+	if next == nil {
 		return Event{}, false
 	}
-	w.unqueueLocked(it)
+	it := w.queue.Remove(next).(*item)
+	it.place = nil
 	ev = Event{Changed, it.rec}
 	switch {
 	case !it.there:

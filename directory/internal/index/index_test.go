@@ -12,10 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -31,8 +31,14 @@ type db struct {
 	pos  map[uint32]map[string]uint32
 }
 
+// tb is a test, also one of package rapid.
+type tb interface {
+	rapid.TB
+	Cleanup(func())
+}
+
 // newDB returns a db with an empty index that readers may use.
-func newDB(t testing.TB, size int) *db {
+func newDB(t tb, size int) *db {
 	t.Helper()
 	w, err := New(size)
 	if err != nil {
@@ -43,19 +49,23 @@ func newDB(t testing.TB, size int) *db {
 	return &db{w, map[string][]uint32{}, map[uint32]*resource.Record{}, map[uint32]map[string]uint32{}}
 }
 
-func (d *db) open(t testing.TB) *Reader {
+func (d *db) open(t tb) *Reader {
 	t.Helper()
 	fd, size, err := d.w.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(err)
 	defer memfd.Close(fd)
-	r, err := Open(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Open(fd, size))
 	t.Cleanup(r.Close)
 	return r
+}
+
+// finds checks the verdict on a pattern.
+func finds(t *testing.T, r *Reader, m resource.Match, want Verdict) {
+	t.Helper()
+	p := list(t, m)
+	if _, v := r.Find(&p, nil); v != want {
+		t.Errorf("%v: %v, want %v", m, v, want)
+	}
 }
 
 // attrsOf returns the encoded attributes of l that have values.
@@ -114,34 +124,16 @@ func (d *db) remove(i uint32) {
 
 var anybody = resource.MakeGID(7, 3, 0)
 
-func list(t testing.TB, a resource.Attributes, want ...string) resource.List {
-	l, err := resource.NewPattern(a, want...)
-	if err != nil {
-		t.Fatal(err)
-	}
+func list(t tb, a resource.Attributes, want ...string) resource.List {
+	l := must.Get(resource.NewPattern(a, want...))
 	return *l
 }
 
 // An index gives the same answers as a map, under random changes.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, err := New(minSize)
-		if err != nil {
-			t.Skip(err)
-		}
-		defer w.Close()
-		w.Live()
-		d := &db{w, map[string][]uint32{}, map[uint32]*resource.Record{}, map[uint32]map[string]uint32{}}
-		fd, size, err := w.File()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer memfd.Close(fd)
-		r, err := Open(fd, size)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer r.Close()
+		d := newDB(t, minSize)
+		r := d.open(t)
 		draw := rapid.Custom(func(t *rapid.T) resource.List {
 			var l resource.List
 			for range rapid.IntRange(0, 5).Draw(t, "n") {
@@ -165,9 +157,7 @@ func TestAgainstModel(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				if w.Err() != nil {
-					t.Fatal(w.Err())
-				}
+				must.OK(d.w.Err())
 				p := draw.Draw(t, "pattern")
 				some := false
 				for _, rec := range d.recs {
@@ -208,20 +198,14 @@ func TestGrowth(t *testing.T) {
 			d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), list(t, resource.Attrs{
 				"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": string(make([]byte, int(i)%300))})))
 		}
-		if d.w.Err() != nil {
-			t.Fatal(d.w.Err())
-		}
+		must.OK(d.w.Err())
 		for i := range uint32(n) {
 			p := list(t, resource.Match{"all": "same", "own": fmt.Sprint(i)}, "mod")
 			if rec, v := r.Find(&p, nil); v != Found || rec.ID.Serial() != i+1 || rec.Revision != uint64(round) {
 				t.Fatalf("round %d, %d: %v %v", round, i, v, rec)
 			}
 		}
-		if p := list(t, resource.Match{"round": fmt.Sprint(round - 1)}); true {
-			if _, v := r.Find(&p, nil); v != None {
-				t.Fatalf("round %d: what was is %v", round, v)
-			}
-		}
+		finds(t, r, resource.Match{"round": fmt.Sprint(round - 1)}, None)
 		if round%2 == 1 {
 			for i := range uint32(n) {
 				d.remove(i)
@@ -234,11 +218,7 @@ func TestGrowth(t *testing.T) {
 			t.Errorf("round %d takes %d bytes, the second %d", round, d.w.Bytes(), least)
 		}
 	}
-	if p := list(t, resource.Match{"all": "same"}); true {
-		if _, v := r.Find(&p, nil); v != None {
-			t.Errorf("an empty index says %v", v)
-		}
-	}
+	finds(t, r, resource.Match{"all": "same"}, None)
 }
 
 // A record that does not fit ends the index, and readers see that.
@@ -283,21 +263,15 @@ func TestLarge(t *testing.T) {
 	r := d.open(t)
 	l := list(t, resource.Attrs{"type": "big", "pad": string(make([]byte, maxKept))})
 	d.put(0, record(anybody.WithSerial(1), anybody, 1, l))
-	p := list(t, resource.Match{"type": "big"})
-	if _, v := r.Find(&p, nil); v != Ask {
-		t.Errorf("find: %v", v)
-	}
+	big := resource.Match{"type": "big"}
+	finds(t, r, big, Ask)
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
 		t.Errorf("lookup: %v", v)
 	}
 	d.put(0, record(anybody.WithSerial(1), anybody, 2, list(t, resource.Attrs{"type": "big"})))
-	if _, v := r.Find(&p, nil); v != Found {
-		t.Errorf("find: %v", v)
-	}
+	finds(t, r, big, Found)
 	d.remove(0)
-	if _, v := r.Find(&p, nil); v != None {
-		t.Errorf("find: %v", v)
-	}
+	finds(t, r, big, None)
 }
 
 // Two attributes with one hash end the index when both have a first position.
@@ -317,20 +291,14 @@ func TestBounded(t *testing.T) {
 	for i := range uint32(2 * maxLooks) {
 		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"a": fmt.Sprint(i % 2), "b": fmt.Sprint(i % 2)})))
 	}
-	p := list(t, resource.Match{"a": "0", "b": "1"})
 	d.remove(0)
-	if _, v := r.Find(&p, nil); v != None {
-		t.Errorf("as many as are looked at: %v", v)
-	}
-	p = list(t, resource.Match{"a": "1", "b": "0"})
+	finds(t, r, resource.Match{"a": "0", "b": "1"}, None) // as many as are looked at
+	p := list(t, resource.Match{"a": "1", "b": "0"})
 	d.put(0, record(anybody.WithSerial(1), anybody, 1, list(t, resource.Attrs{"a": "1", "b": "1"})))
 	if _, v := r.Find(&p, nil); v != None && v != Ask {
 		t.Errorf("more: %v", v)
 	}
-	var all resource.List
-	if _, v := r.Find(&all, nil); v != Found {
-		t.Errorf("anything: %v", v)
-	}
+	finds(t, r, nil, Found)
 }
 
 // During a change a reader never denies what the change concerns, and it notices a change since it
@@ -340,22 +308,16 @@ func TestMidst(t *testing.T) {
 	r := d.open(t)
 	l := list(t, resource.Attrs{"a": "1", "b": "1"})
 	d.put(0, record(anybody.WithSerial(1), anybody, 1, l))
-	find := func(name, value string, want Verdict) {
-		t.Helper()
-		p := list(t, resource.Match{name: value})
-		if _, v := r.Find(&p, nil); v != want {
-			t.Errorf("%s=%s: %v, want %v", name, value, v, want)
-		}
-	}
+	a1 := resource.Match{"a": "1"}
 	s := lookup{Reader: r}
 	before, _ := s.posting(r.of([]byte(attrsOf(&l)[0])))
 	if !s.stood(&before) {
 		t.Error("nothing has changed, and it is noticed")
 	}
 	d.removePostings(0)
-	find("a", "1", Ask)
+	finds(t, r, a1, Ask)
 	d.addPostings(0, &l)
-	find("a", "1", Found)
+	finds(t, r, a1, Found)
 	denied := 0 // except for those that happen to have the place of what changes
 	for i := range 100 {
 		p := list(t, resource.Match{"a": fmt.Sprint("not ", i)})
@@ -372,17 +334,17 @@ func TestMidst(t *testing.T) {
 		t.Error("a change under way is not noticed")
 	}
 	d.w.Commit()
-	find("a", "1", Found)
+	finds(t, r, a1, Found)
 	if s.stood(&before) {
 		t.Error("a change is not noticed")
 	}
 	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1) // the record's sequence number
-	find("a", "1", Ask)
+	finds(t, r, a1, Ask)
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ask {
 		t.Errorf("a record that changes: %v", v)
 	}
 	d.w.w[d.w.w[atPages].Load()&0xffffffff].Add(1)
-	find("a", "1", Found)
+	finds(t, r, a1, Found)
 }
 
 // Readers see what SetAlone says, until the index ends.
@@ -400,10 +362,7 @@ func TestAlone(t *testing.T) {
 	if r.Alone() {
 		t.Error("alone, though ended")
 	}
-	var all resource.List
-	if _, v := r.Find(&all, nil); v != Ended {
-		t.Error(v)
-	}
+	finds(t, r, nil, Ended)
 }
 
 // Reading does not allocate if the buffer is large enough.
@@ -610,7 +569,7 @@ func hammer(t *testing.T) {
 			}
 		})
 	}
-	reached := eventually.Within(60*time.Second, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
+	reached := eventually.Within(eventually.Timeout, func() bool { return t.Failed() || found.Load() >= 5000 && denied.Load() >= 300 })
 	close(stop)
 	wg.Wait()
 	t.Logf("%d found, %d denied, %d to be asked", found.Load(), denied.Load(), asked.Load())

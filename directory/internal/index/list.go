@@ -30,11 +30,8 @@ type Listing struct {
 // is Ask or Ended, and there is no Listing. The index cannot answer a pattern with an order, with
 // an owner, or without any known attribute.
 func (r *Reader) List(pattern *resource.List) (*Listing, Verdict) {
-	if pattern.Conditional() {
-		_, _, ordered := pattern.Order()
-		if _, owned := pattern.Owner(); ordered || owned {
-			return nil, Ask
-		}
+	if !answers(pattern) {
+		return nil, Ask
 	}
 	if !r.enter() {
 		return nil, Ended

@@ -124,22 +124,28 @@ func (r *Reader) Alone() bool {
 	return r.good() && r.w[atAlone].Load() == 1
 }
 
+// answers reports whether an index can answer a pattern: it has neither an order nor an owner.
+func answers(pattern *resource.List) bool {
+	if !pattern.Conditional() {
+		return true
+	}
+	_, _, ordered := pattern.Order()
+	_, owned := pattern.Owner()
+	return !ordered && !owned
+}
+
 // Find returns one resource that matches a pattern. Among several, it returns a different one from
 // call to call. The attributes lie in buf if it is large enough. For a pattern with an order or an
 // owner the verdict is Ask.
 func (r *Reader) Find(pattern *resource.List, buf []byte) (resource.Record, Verdict) {
-	if pattern.Conditional() {
-		_, _, ordered := pattern.Order()
-		if _, owned := pattern.Owner(); ordered || owned {
-			return resource.Record{}, Ask
-		}
+	if !answers(pattern) {
+		return resource.Record{}, Ask
 	}
 	if !r.enter() {
 		return resource.Record{}, Ended
 	}
 	defer r.leave()
-	s := lookup{Reader: r, buf: buf, looks: maxLooks}
-	s.system = resource.SeesSystem(pattern)
+	s := lookup{Reader: r, buf: buf, looks: maxLooks, system: resource.SeesSystem(pattern)}
 	return s.run(func() outcome { return s.find(pattern) })
 }
 

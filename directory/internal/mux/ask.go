@@ -34,9 +34,6 @@ const (
 	mostAskers = 16
 )
 
-// askers holds all askers. Mux.asking guards it.
-type askers struct{ all []*asker }
-
 // Ask is Send, and then reads what comes back until done reports true, for d at most. If several
 // goroutines ask at a time, one reads. The keeper serves the rest, and the one for which d was not
 // enough. Ask calls late once if an answer takes longer than usual, and in any case before it
@@ -50,9 +47,9 @@ func (x *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 	defer x.asking.Unlock()
 	var k *asker
 	var only *peer
-	if x.life.Err() == nil {
+	if x.lifetime.Err() == nil {
 		only = x.only(out)
-		k = x.asker(&x.askers, only)
+		k = x.asker(only)
 	}
 	if k == nil {
 		x.Send(out...)
@@ -73,7 +70,7 @@ func (x *Mux) Ask(d time.Duration, done func() bool, late func(), out ...Out) {
 			begun = now
 			late()
 		}
-		if now.Sub(begun) > d || x.life.Err() != nil {
+		if now.Sub(begun) > d || x.lifetime.Err() != nil {
 			if x.poller.Add(k.fd, k.socket) == nil {
 				k.late = now.Add(lateTime)
 			}
@@ -92,12 +89,12 @@ func (x *Mux) only(out []Out) *peer {
 
 // asker returns an asker to which no answer will come any more, and which can send to only, or
 // anywhere if only is nil. It returns nil if there is none. x.asking must be held.
-func (x *Mux) asker(a *askers, only *peer) *asker {
+func (x *Mux) asker(only *peer) *asker {
 	var to *net.UDPAddr
 	if only != nil {
 		to = only.addr
 	}
-	for _, k := range a.all {
+	for _, k := range x.askers {
 		if !k.late.IsZero() || k.to != nil && k.to != to {
 			continue
 		}
@@ -109,23 +106,23 @@ func (x *Mux) asker(a *askers, only *peer) *asker {
 		return k
 	}
 	now := time.Now()
-	if i := slices.IndexFunc(a.all, func(k *asker) bool { return now.After(k.late) && (k.to == nil || k.to == to) }); i >= 0 {
-		k := a.all[i]
+	if i := slices.IndexFunc(x.askers, func(k *asker) bool { return now.After(k.late) && (k.to == nil || k.to == to) }); i >= 0 {
+		k := x.askers[i]
 		x.poller.Remove(k.fd)
 		k.late = time.Time{}
 		return k
 	}
-	if len(a.all) == mostAskers {
+	if len(x.askers) == mostAskers {
 		// An asker connected with another member is of no use here.
-		i := slices.IndexFunc(a.all, func(k *asker) bool { return k.to != nil && !now.Before(k.late) })
+		i := slices.IndexFunc(x.askers, func(k *asker) bool { return k.to != nil && !now.Before(k.late) })
 		if i < 0 {
 			return nil
 		}
-		if !a.all[i].late.IsZero() {
-			x.poller.Remove(a.all[i].fd)
+		if !x.askers[i].late.IsZero() {
+			x.poller.Remove(x.askers[i].fd)
 		}
-		a.all[i].close()
-		a.all = slices.Delete(a.all, i, i+1)
+		x.askers[i].close()
+		x.askers = slices.Delete(x.askers, i, i+1)
 	}
 	s, err := newSocket(&net.UDPAddr{IP: x.main.at.IP, Zone: x.main.at.Zone}, false)
 	if err != nil {
@@ -134,6 +131,6 @@ func (x *Mux) asker(a *askers, only *peer) *asker {
 	}
 	s.handle = x.datagram
 	k := &asker{socket: s}
-	a.all = append(a.all, k)
+	x.askers = append(x.askers, k)
 	return k
 }

@@ -3,6 +3,7 @@
 package mux
 
 import (
+	"crypto/cipher"
 	"encoding/binary"
 	"net"
 	"time"
@@ -20,13 +21,13 @@ func (x *Mux) Cast(payload []byte) {
 	if x.group == nil || len(payload) > MaxPayload {
 		return
 	}
-	k := x.keys.Load()
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	a := x.castOut.get(k, 0, "cast", uint64(x.cfg.Self), x.epoch)
-	m := w.next(x.groupTo)
-	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindCast, k.tags[0], x.cfg.Self, x.casts.Add(1), payload)
-	x.flush(w, x.main)
+	bytes, err := x.sendOne(kindCast, x.casts.Add(1), payload, x.groupTo, func(k *keys) cipher.AEAD {
+		return x.castOut.get(k, 0, "cast", uint64(x.cfg.Self), x.epoch)
+	})
+	if err == nil {
+		x.count.Sent.Add(1)
+		x.count.SentBytes.Add(uint64(bytes))
+	}
 }
 
 // heardCast handles a cast that has opened. It passes a new one at or above the floor to Receive.
@@ -58,14 +59,18 @@ func (x *Mux) heardCast(from *peer, n uint64, size int, plain []byte) {
 // where the datagram comes from. A recorded beacon may be replayed: it only leads to an attempt to
 // join.
 func (x *Mux) Beacon() {
-	if x.group == nil {
-		return
+	if x.group != nil {
+		x.Knock(x.groupTo)
 	}
-	_ = x.sendToAddress(kindBeacon, x.beacon(), &x.beacons, "beacon", x.groupTo)
 }
 
-// beacon returns the payload of a beacon.
-func (x *Mux) beacon() []byte { return binary.LittleEndian.AppendUint16(nil, uint16(x.adv.Port)) }
+// Knock tells the program at an address that this member is there, and at which port. A member that
+// was started anew there may know no other member, and cannot open what is sealed for its former
+// incarnation.
+func (x *Mux) Knock(addr *net.UDPAddr) {
+	port := binary.LittleEndian.AppendUint16(nil, uint16(x.adv.Port))
+	_ = x.sendToAddress(kindBeacon, port, &x.beacons, "beacon", addr)
+}
 
 // heardBeacon handles a beacon that has opened.
 func (x *Mux) heardBeacon(node resource.NodeID, plain []byte, from *net.UDPAddr) {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// target returns a port whose life is always the same, and which knows member 1. sealed seals as
-// member 1 does.
+// target returns a port whose incarnation is always the same, and which knows member 1. sealed
+// seals as member 1 does.
 func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, plain []byte) []byte) {
 	n, err := try(2, func(c *Config) {
 		c.Cluster = "lab"
@@ -75,20 +75,14 @@ func FuzzDatagram(f *testing.F) {
 		if !genuine && !ours && c.Foreign.Load() != foreign+1 || !genuine && c.Received.Load() != heard {
 			t.Fatalf("%x is believed", b)
 		}
-		for len(n.packets) > 0 {
-			<-n.packets
-		}
+		drain(n.packets)
 		if len(b) == 0 {
 			return
 		}
 		count++
 		n.datagram(sealed(b[0]%7, 1000+count, b[1:]), from)
-		for len(n.got) > 0 {
-			<-n.got
-		}
-		for len(n.beacons) > 0 {
-			<-n.beacons
-		}
+		drain(n.got)
+		drain(n.beacons)
 	})
 }
 
@@ -120,9 +114,7 @@ func FuzzStream(f *testing.F) {
 		copy(size, b)
 		greetWith(t, n, append(append([]byte{largeByte}, sealed(kindLarge, 1000+count, size)...), b...))
 		greetWith(t, n, bytes.Join([][]byte{{largeByte}, sealed(kindLarge, 1005+count, size), sealed(kindBody, 1006+count, b)}, nil))
-		for len(n.got) > 0 {
-			<-n.got
-		}
+		drain(n.got)
 		if n.waiting.Len() > 0 {
 			t.Fatal("a stranger is left")
 		}
@@ -131,7 +123,7 @@ func FuzzStream(f *testing.F) {
 
 func greetWith(t *testing.T, n *node, b []byte) {
 	here, there := net.Pipe()
-	_ = there.SetDeadline(time.Now().Add(patience))
+	_ = there.SetDeadline(time.Now().Add(testTimeout))
 	go func() {
 		_, _ = there.Write(b)
 		there.Close()

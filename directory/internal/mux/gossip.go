@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"crypto/cipher"
 	"net"
 	"slices"
 	"strconv"
@@ -34,14 +35,14 @@ func (g gossip) WriteTo(b []byte, addr string) (time.Time, error) {
 	return g.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress seals a datagram for the present life of a member. To an unknown member the
+// WriteToAddress seals a datagram for the present incarnation of a member. To an unknown member the
 // datagram is lost, as if in the network: memberlist then asks over a stream.
 func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	to := g.x.gossipTo(a)
 	if to == nil || len(b) > MaxPayload {
 		return time.Now(), nil
 	}
-	n, err := g.x.sendGossip(to, b)
+	n, err := g.x.sendOne(kindGossip, g.x.gossipers.sent.Add(1), b, to.addr, func(k *keys) cipher.AEAD { return g.x.sealer(to, "gossip", k) })
 	g.x.count.GossipSent.Add(1)
 	g.x.count.GossipSentBytes.Add(uint64(n))
 	return time.Now(), err
@@ -49,7 +50,7 @@ func (g gossip) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 
 // DialTimeout implements memberlist.Transport.
 func (g gossip) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(g.x.life, timeout)
+	ctx, cancel := context.WithTimeout(g.x.lifetime, timeout)
 	defer cancel()
 	return g.x.DialAddr(ctx, addr)
 }
@@ -64,32 +65,21 @@ func (g gossip) StreamCh() <-chan net.Conn           { return g.x.streams }
 // Shutdown implements memberlist.Transport. The port outlives memberlist.
 func (g gossip) Shutdown() error { return nil }
 
-// A gossiper is a member in the life that gossip goes to and comes from. It outlives Part:
+// gossipers are the members that gossip goes to and comes from. Their sessions outlive Part:
 // memberlist gossips to the dead too, so that a member that is wrongly taken for dead can deny it.
-type gossiper struct {
-	life
-	addr    *net.UDPAddr
-	out, in seals
-
-	mu       sync.Mutex
-	replaced bool // nothing of this life is new any more
-	seen     replay
-}
-
-// gossipers are the members that gossip goes to and comes from.
 type gossipers struct {
 	// sent is the counter. All members share it, so that no key seals two datagrams with one
 	// number.
 	sent atomic.Uint64
 
 	mu   sync.RWMutex
-	of   map[resource.NodeID]*gossiper
-	at   map[string]*gossiper // the members in of, by address
-	past pastLives            // those that were forgotten
+	of   map[resource.NodeID]*session
+	at   map[string]*session // the members in of, by address
+	past pastIncarnations    // those that were forgotten
 }
 
-// Gossips makes another member known to gossip: its number, the epoch of its life and its address.
-// Gossip of its former lives is not heard any more.
+// Gossips makes another member known to gossip: its number, the epoch of its incarnation and its
+// address. Gossip of its former incarnations is not heard any more.
 func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == x.cfg.Self {
 		return
@@ -108,13 +98,13 @@ func (x *Mux) Gossips(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if other := g.at[at]; other != nil {
 		g.forgetLocked(other) // a machine that was started anew is another node
 	}
-	m := &gossiper{life: life{node, epoch}, addr: addr}
-	g.past.restore(m.life, &m.seen)
+	m := &session{incarnation: incarnation{node, epoch}, addr: addr}
+	g.past.restore(m.incarnation, &m.seen)
 	g.of[node], g.at[at] = m, m
 }
 
 // ForgetGossip forgets a member: its gossip is not heard, and no gossip is sent to it, until
-// Gossips makes it known again. The highest counter that was heard of its life is kept.
+// Gossips makes it known again. The highest counter that was heard of its incarnation is kept.
 func (x *Mux) ForgetGossip(node resource.NodeID) {
 	g := &x.gossipers
 	g.mu.Lock()
@@ -124,20 +114,17 @@ func (x *Mux) ForgetGossip(node resource.NodeID) {
 	}
 }
 
-// forgetLocked removes m, and keeps in past what was heard of its life. g.mu must be held.
-func (g *gossipers) forgetLocked(m *gossiper) {
+// forgetLocked removes m, and keeps in past what was heard of its incarnation. g.mu must be held.
+func (g *gossipers) forgetLocked(m *session) {
 	delete(g.of, m.node)
 	if at := hostPort(m.addr); g.at[at] == m {
 		delete(g.at, at)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.replaced = true
-	g.past.keep(m.life, &m.seen)
+	m.end(g.past)
 }
 
 // gossipTo returns the member that memberlist means, by its name if memberlist gives one, or nil.
-func (x *Mux) gossipTo(a memberlist.Address) *gossiper {
+func (x *Mux) gossipTo(a memberlist.Address) *session {
 	g := &x.gossipers
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -149,23 +136,11 @@ func (x *Mux) gossipTo(a memberlist.Address) *gossiper {
 	return g.at[a.Addr]
 }
 
-// gossipFrom returns the gossiper of a node, or nil.
-func (x *Mux) gossipFrom(node resource.NodeID) *gossiper {
+// gossipFrom returns the session of a node, or nil.
+func (x *Mux) gossipFrom(node resource.NodeID) *session {
 	x.gossipers.mu.RLock()
 	defer x.gossipers.mu.RUnlock()
 	return x.gossipers.of[node]
-}
-
-// sendGossip sends a datagram of memberlist, and returns the bytes that were sent.
-func (x *Mux) sendGossip(to *gossiper, b []byte) (bytes int, err error) {
-	k := x.keys.Load()
-	a := to.out.get(k, 0, "gossip", uint64(x.cfg.Self), x.epoch, uint64(to.node), to.epoch)
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	m := w.next(to.addr)
-	m.Buffers[0] = seal(m.Buffers[0][:0], a, kindGossip, k.tags[0], x.cfg.Self, x.gossipers.sent.Add(1), b)
-	_, bytes, err = w.flush(x.main)
-	return bytes, err
 }
 
 // heardGossip passes a datagram to memberlist, if the datagram opens under the i-th key and is new.
@@ -175,14 +150,11 @@ func (x *Mux) heardGossip(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	if m == nil {
 		return false
 	}
-	plain, ok := open(b, m.in.get(k, i, "gossip", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch))
+	plain, ok := open(b, x.opener(m, "gossip", k, i))
 	if !ok {
 		return false
 	}
-	m.mu.Lock()
-	first := !m.replaced && m.seen.first(n)
-	m.mu.Unlock()
-	if !first {
+	if !m.first(n) {
 		x.count.Replayed.Add(1)
 		return true
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -25,7 +26,7 @@ func gossips(a, b *node, at *net.UDPAddr) {
 	b.Gossips(a.cfg.Self, a.Epoch(), a.Addr())
 }
 
-// Gossip reaches a member in its present life, also when its port was told to part from it.
+// Gossip reaches a member in its present incarnation, also when its port was told to part from it.
 // Recorded gossip is not heard again at once. Nor is it heard when its sender was replaced and is
 // met again, by a member that was started anew, or from a sender that was.
 func TestGossip(t *testing.T) {
@@ -37,9 +38,7 @@ func TestGossip(t *testing.T) {
 			to := memberlist.Address{Addr: at.String(), Name: "000000000002"}
 			say := func(what string) {
 				t.Helper()
-				if _, err := a.Gossip().WriteToAddress([]byte(what), to); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(a.Gossip().WriteToAddress([]byte(what), to))
 			}
 			hear := func(n *node, what string) {
 				t.Helper()
@@ -48,7 +47,7 @@ func TestGossip(t *testing.T) {
 					if string(m.Buf) != what {
 						t.Fatalf("heard %q, want %q", m.Buf, what)
 					}
-				case <-time.After(eventually.Patience):
+				case <-time.After(eventually.Timeout):
 					t.Fatalf("%q is not heard", what)
 				}
 			}
@@ -77,7 +76,7 @@ func TestGossip(t *testing.T) {
 			again(b)
 			b.Gossips(1, a.Epoch()+2, a.Addr()) // it was started anew
 			again(b)
-			b.Gossips(1, a.Epoch(), a.Addr()) // an older life, as if it were met again
+			b.Gossips(1, a.Epoch(), a.Addr()) // an older incarnation, as if it were met again
 			again(b)
 			b.ForgetGossip(1)
 			b.ForgetGossip(1)
@@ -96,7 +95,7 @@ func TestGossip(t *testing.T) {
 				t.Errorf("%d bytes came back", n)
 			}
 			if n := len(b.gossipers.past) + len(anew.gossipers.past); n != 0 {
-				t.Errorf("%d lives of the past are remembered, want none: they are met again", n)
+				t.Errorf("%d incarnations of the past are remembered, want none: they are met again", n)
 			}
 		})
 	}
@@ -150,10 +149,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	})
 	const flood = 100
 	for range flood {
-		nc, err := net.Dial("tcp", b.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must.Get(net.Dial("tcp", b.Addr().String()))
 		nc.Close() // closed before it has shown that it is a member
 	}
 	e := hostile(t)

@@ -4,6 +4,7 @@ package mux
 
 import (
 	"context"
+	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -18,8 +19,8 @@ import (
 )
 
 // A hello asks whether a member of the cluster is at an address, before the two know each other's
-// lives. A recorded hello is answered too, with as many bytes. It only makes the receiver look for
-// its sender.
+// incarnations. A recorded hello is answered too, with as many bytes. It only makes the receiver
+// look for its sender.
 //
 //	asks or answers u8 | token u64
 const (
@@ -75,7 +76,7 @@ func (x *Mux) Hello(ctx context.Context, addr *net.UDPAddr) (resource.NodeID, er
 		case <-again.C:
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return 0, ErrClosed
 		}
 		x.hellos.mu.Lock()
@@ -151,12 +152,7 @@ func (x *Mux) sayHello(what byte, token uint64, to *net.UDPAddr) error {
 
 // sendToAddress sends a datagram that all members can open to an address.
 func (x *Mux) sendToAddress(kind byte, plain []byte, s *seals, what string, to *net.UDPAddr) error {
-	k := x.keys.Load()
-	w := writers.Get().(*writer)
-	defer writers.Put(w)
-	m := w.next(to)
-	m.Buffers[0] = seal(m.Buffers[0][:0], s.get(k, 0, what), kind, k.tags[0], x.cfg.Self, random(), plain)
-	_, _, err := w.flush(x.main)
+	_, err := x.sendOne(kind, random(), plain, to, func(k *keys) cipher.AEAD { return s.get(k, 0, what) })
 	return err
 }
 
@@ -198,11 +194,4 @@ func (x *Mux) refused(from *net.UDPAddr, sender resource.NodeID) {
 	// Cause: a process with another `--cluster` or key contacts this node. Remedy: correct or stop
 	// it.
 	x.often.Info(netsource.Of(from), "mux: gossip refused: of another cluster, or with another key", "remote", from, "node", sender)
-}
-
-// Knock tells the program at an address that this member is there, and at which port. A member that
-// was started anew there may know no other member, and cannot open what is sealed for its former
-// life.
-func (x *Mux) Knock(addr *net.UDPAddr) {
-	_ = x.sendToAddress(kindBeacon, x.beacon(), &x.beacons, "beacon", addr)
 }

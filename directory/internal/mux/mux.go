@@ -5,7 +5,6 @@ package mux
 import (
 	"context"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -98,7 +97,7 @@ type Mux struct {
 
 	poller *subsys.Poller
 	asking sync.Mutex // held while a goroutine reads in Ask; guards askers
-	askers askers
+	askers []*asker
 
 	polling  atomic.Bool   // a goroutine reads the answers in Ask
 	answered atomic.Uint64 // answers sent to sockets of askers
@@ -111,21 +110,21 @@ type Mux struct {
 	hellos             hellos
 	helloOut, hellosIn seals
 
-	// mu guards peers, past and base. It is also held while life ends, and while a large payload
-	// begins.
+	// mu guards peers, past and base. It is also held while lifetime ends, and while a large
+	// payload begins.
 	mu    sync.RWMutex
 	peers map[resource.NodeID]*peer
-	past  pastLives // those that were parted from
-	base  uint64    // above all counters used towards them
+	past  pastIncarnations // those that were parted from
+	base  uint64           // above all counters used towards them
 
-	large   chan struct{} // one slot for each stream under way with a large payload
-	packets chan *memberlist.Packet
-	streams chan net.Conn
-	waiting *subsys.Handshakes
-	life    context.Context
-	end     context.CancelFunc
-	busy    sync.WaitGroup
-	once    sync.Once // guards close
+	large    chan struct{} // one slot for each stream under way with a large payload
+	packets  chan *memberlist.Packet
+	streams  chan net.Conn
+	waiting  *subsys.Handshakes
+	lifetime context.Context
+	end      context.CancelFunc
+	busy     sync.WaitGroup
+	once     sync.Once // guards close
 }
 
 // Counters count what a port has done.
@@ -142,22 +141,49 @@ type Counters struct {
 	Streams, StreamsRefused atomic.Uint64
 }
 
+// Stats are the figures of Counters at one time.
+type Stats struct {
+	Sent, SentBytes                     uint64
+	Received, ReceivedBytes             uint64
+	GossipSent, GossipSentBytes         uint64
+	GossipReceived, GossipReceivedBytes uint64
+	Foreign, Replayed, GossipDropped    uint64
+	Streams, StreamsRefused             uint64
+	Members                             int // members that are known
+	Gossipers                           int // members that gossip goes to and comes from
+}
+
+// Stats returns the present figures.
+func (x *Mux) Stats() Stats {
+	n := &x.count
+	x.mu.RLock()
+	members := len(x.peers)
+	x.mu.RUnlock()
+	x.gossipers.mu.RLock()
+	gossipers := len(x.gossipers.of)
+	x.gossipers.mu.RUnlock()
+	return Stats{
+		n.Sent.Load(), n.SentBytes.Load(), n.Received.Load(), n.ReceivedBytes.Load(),
+		n.GossipSent.Load(), n.GossipSentBytes.Load(), n.GossipReceived.Load(), n.GossipReceivedBytes.Load(),
+		n.Foreign.Load(), n.Replayed.Load(), n.GossipDropped.Load(),
+		n.Streams.Load(), n.StreamsRefused.Load(), members, gossipers,
+	}
+}
+
 // Open binds the port. The port hears nothing before Start.
 func Open(cfg Config) (*Mux, error) {
 	if cfg.largeTime <= 0 {
 		cfg.largeTime = defaultLargeTime
 	}
-	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastLives{},
-		gossipers: gossipers{of: map[resource.NodeID]*gossiper{}, at: map[string]*gossiper{}, past: pastLives{}}, hellos: hellos{wait: map[uint64]*greeting{}},
+	x := &Mux{cfg: cfg, log: cfg.Logger, peers: map[resource.NodeID]*peer{}, past: pastIncarnations{},
+		gossipers: gossipers{of: map[resource.NodeID]*session{}, at: map[string]*session{}, past: pastIncarnations{}}, hellos: hellos{wait: map[uint64]*greeting{}},
 		often: ratelog.New(cfg.Logger), large: make(chan struct{}, maxPending), waiting: subsys.NewHandshakes(maxPending), packets: make(chan *memberlist.Packet, 1024), streams: make(chan net.Conn)}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
-	var b [8]byte
-	_, _ = rand.Read(b[:])
-	x.epoch = binary.LittleEndian.Uint64(b[:]) | 1 // never 0
+	x.epoch = random() | 1 // never 0
 	x.keys.Store(newKeys(cfg.Cluster, cfg.Keys))
-	x.life, x.end = context.WithCancel(context.Background())
+	x.lifetime, x.end = context.WithCancel(context.Background())
 	if err := x.open(); err != nil {
 		x.Close()
 		return nil, err
@@ -167,9 +193,8 @@ func Open(cfg Config) (*Mux, error) {
 
 // Start starts the goroutines that read the sockets and accept streams.
 func (x *Mux) Start() {
-	x.busy.Add(2)
-	go x.readSockets()
-	go x.accept()
+	x.busy.Go(x.readSockets)
+	x.busy.Go(x.accept)
 }
 
 // open binds the TCP and UDP sockets and joins the group.
@@ -241,7 +266,7 @@ func (x *Mux) openIn(n Network) (err error) {
 	return nil
 }
 
-// Epoch returns the epoch of the port's life, which the other members must know: see Meet.
+// Epoch returns the epoch of the port's incarnation, which the other members must know: see Meet.
 func (x *Mux) Epoch() uint64 { return x.epoch }
 
 // Addr returns the address at which other members reach the port.
@@ -250,8 +275,8 @@ func (x *Mux) Addr() *net.UDPAddr { return x.adv }
 // SetKeys replaces the keys of the cluster: the first seals, all open.
 func (x *Mux) SetKeys(of [][]byte) { x.keys.Store(newKeys(x.cfg.Cluster, of)) }
 
-// Meet makes another member known: its number, the epoch of its life and its address. If another
-// life or address of the member was known, that is parted from.
+// Meet makes another member known: its number, the epoch of its incarnation and its address. If
+// another incarnation or address of the member was known, that is parted from.
 func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 	if node == x.cfg.Self {
 		return
@@ -262,9 +287,9 @@ func (x *Mux) Meet(node resource.NodeID, epoch uint64, addr *net.UDPAddr) {
 		return
 	}
 	x.partLocked(node)
-	to := &peer{life: life{node, epoch}, addr: addr}
+	to := &peer{session: session{incarnation: incarnation{node, epoch}, addr: addr}}
 	to.sent.Store(x.base)
-	x.past.restore(to.life, &to.seen)
+	x.past.restore(to.incarnation, &to.seen)
 	x.peers[node] = to
 }
 
@@ -279,9 +304,9 @@ func (x *Mux) Part(node resource.NodeID) {
 // margin is added to base for the datagrams under way to a member that is being parted from.
 const margin = 1 << 20
 
-// partLocked forgets a member. The member may be met again in the same life, in which the key
-// between the two is the same. No counter may then be used twice, and none be accepted twice. x.mu
-// must be held.
+// partLocked forgets a member. The member may be met again in the same incarnation, in which the
+// key between the two is the same. No counter may then be used twice, and none be accepted twice.
+// x.mu must be held.
 func (x *Mux) partLocked(node resource.NodeID) {
 	old := x.peers[node]
 	if old == nil {
@@ -289,10 +314,7 @@ func (x *Mux) partLocked(node resource.NodeID) {
 	}
 	delete(x.peers, node)
 	x.base = max(x.base, old.sent.Load()) + margin
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	old.parted = true
-	x.past.keep(old.life, &old.seen)
+	old.end(x.past)
 }
 
 // peer returns the peer of a node, or nil if the node is not known.
@@ -307,7 +329,6 @@ func (x *Mux) peer(node resource.NodeID) *peer {
 // it does not spin: two spinning goroutines would take the processor from the one that is to
 // answer.
 func (x *Mux) readSockets() {
-	defer x.busy.Done()
 	if x.poller == nil {
 		x.main.readPackets()
 		return
@@ -318,7 +339,7 @@ func (x *Mux) readSockets() {
 		if x.cfg.Spin > 0 && x.answered.Load() != before && !x.polling.Load() {
 			x.spin()
 		}
-		for x.life.Err() == nil && x.poller.Drain() {
+		for x.lifetime.Err() == nil && x.poller.Drain() {
 		}
 		x.poller.Arm()
 		if !x.poller.Park() {
@@ -346,7 +367,7 @@ func (x *Mux) spin() {
 		if i%soon != 0 {
 			continue
 		}
-		if x.life.Err() != nil {
+		if x.lifetime.Err() != nil {
 			break
 		}
 		x.poller.Poll() // an asker that was left in the Poller may have an answer
@@ -367,16 +388,10 @@ func (x *Mux) spin() {
 
 // datagram handles a datagram that a socket has read. b is lent for the call.
 func (x *Mux) datagram(b []byte, from *net.UDPAddr) {
-	switch {
-	case len(b) >= overhead && b[0] == magic:
-		x.ours(b, from)
-	default:
+	if len(b) < overhead || b[0] != magic {
 		x.count.Foreign.Add(1)
+		return
 	}
-}
-
-// ours handles a datagram with this package's head, under each key that may have sealed it.
-func (x *Mux) ours(b []byte, from *net.UDPAddr) {
 	k := x.keys.Load()
 	if !k.each(b, func(b []byte, i int) bool { return x.handleSealed(b, k, i, from) }) {
 		x.count.Foreign.Add(1)
@@ -413,7 +428,7 @@ func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 	}
 	switch b[1] {
 	case kindOne:
-		plain, ok := open(b, x.from(sender, k, i))
+		plain, ok := open(b, x.opener(&sender.session, "one", k, i))
 		if !ok || len(plain) == 0 {
 			return false
 		}
@@ -438,16 +453,6 @@ func (x *Mux) handleSealed(b []byte, k *keys, i int, from *net.UDPAddr) bool {
 		return true
 	}
 	return false
-}
-
-// from and to return the ciphers for datagrams between this member and m alone: from opens, to
-// seals.
-func (x *Mux) from(m *peer, k *keys, i int) cipher.AEAD {
-	return m.in.get(k, i, "one", uint64(m.node), m.epoch, uint64(x.cfg.Self), x.epoch)
-}
-
-func (x *Mux) to(m *peer, k *keys) cipher.AEAD {
-	return m.out.get(k, 0, "one", uint64(x.cfg.Self), x.epoch, uint64(m.node), m.epoch)
 }
 
 func (x *Mux) received(bytes int) {
@@ -525,7 +530,7 @@ func (x *Mux) sendTo(by *socket, only *peer, kind byte, out []Out) {
 			x.answered.Add(1)
 		}
 		m := w.next(at)
-		m.Buffers[0] = seal(m.Buffers[0][:0], x.to(to, k), kindOne, k.tags[0], x.cfg.Self, to.sent.Add(1), w.plain)
+		m.Buffers[0] = seal(m.Buffers[0][:0], x.sealer(&to.session, "one", k), kindOne, k.tags[0], x.cfg.Self, to.sent.Add(1), w.plain)
 		if w.n == len(w.ms) {
 			x.flush(w, by)
 		}
@@ -544,6 +549,18 @@ func (x *Mux) flush(w *writer, by *socket) {
 	if err != nil && !errors.Is(err, syscall.EAGAIN) {
 		x.log.Debug("mux: sending", "err", err)
 	}
+}
+
+// sendOne seals one datagram with counter n and the cipher that with returns, and sends it to an
+// address. It returns the bytes that were sent.
+func (x *Mux) sendOne(kind byte, n uint64, plain []byte, to *net.UDPAddr, with func(*keys) cipher.AEAD) (bytes int, err error) {
+	k := x.keys.Load()
+	w := writers.Get().(*writer)
+	defer writers.Put(w)
+	m := w.next(to)
+	m.Buffers[0] = seal(m.Buffers[0][:0], with(k), kind, k.tags[0], x.cfg.Self, n, plain)
+	_, bytes, err = w.flush(x.main)
+	return bytes, err
 }
 
 // Close ends the port. Receive, Stream, Beacon and Answer are not called afterwards.
@@ -567,11 +584,6 @@ func (x *Mux) close() {
 	}
 	x.busy.Wait()
 	x.waiting.CloseAll()
-	x.shut()
-}
-
-// shut closes the sockets, including those of askers, and the Poller.
-func (x *Mux) shut() {
 	for _, s := range []*socket{x.main, x.group} {
 		if s != nil {
 			s.close()
@@ -579,10 +591,10 @@ func (x *Mux) shut() {
 	}
 	x.asking.Lock() // a goroutine in Ask sees the end
 	defer x.asking.Unlock()
-	for _, k := range x.askers.all {
+	for _, k := range x.askers {
 		k.close()
 	}
-	x.askers.all = nil
+	x.askers = nil
 	if x.poller != nil {
 		x.poller.Close()
 	}

@@ -24,7 +24,9 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
 )
 
 type heard struct {
@@ -40,14 +42,11 @@ type node struct {
 	beacons chan heard
 }
 
-const patience = eventually.Patience
+const testTimeout = eventually.Timeout
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
-	n, err := try(self, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must.Get(try(self, change))
 	t.Cleanup(func() { n.Close() })
 	return n
 }
@@ -55,7 +54,7 @@ func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 func try(self resource.NodeID, change func(*Config)) (*node, error) {
 	n := &node{got: make(chan heard, 1<<14), beacons: make(chan heard, 64)}
 	cfg := Config{
-		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Patience,
+		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Timeout,
 		Receive: func(from resource.NodeID, at *net.UDPAddr, p []byte) {
 			select {
 			case n.got <- heard{from, at, bytes.Clone(p)}:
@@ -97,7 +96,7 @@ func (n *node) next(t testing.TB) heard {
 	select {
 	case h := <-n.got:
 		return h
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("nothing came")
 		return heard{}
 	}
@@ -108,7 +107,7 @@ func (n *node) next(t testing.TB) heard {
 func (n *node) none(t testing.TB, fence *node) {
 	t.Helper()
 	mark := []byte("fence " + fmt.Sprint(rand.Text()))
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(testTimeout); ; {
 		fence.Send(Out{To: n.cfg.Self, Payload: mark})
 		select {
 		case h := <-n.got:
@@ -138,23 +137,14 @@ func keyed(k ...string) func(*Config) {
 // mutual returns TLS in which both sides prove that they have the same key.
 func mutual(t testing.TB) TLS {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, DNSNames: []string{"cluster"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key))
+	cert := must.Get(x509.ParseCertificate(der))
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
@@ -253,24 +243,19 @@ func exchange(t *testing.T, ns []*node) {
 		}
 		b.Send(Out{To: 1, At: h.at, Payload: []byte("answer")})
 	}()
-	a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
+	a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("question")})
 	if h := a.next(t); string(h.p) != "answer" || h.at != nil {
 		t.Errorf("%q at %v", h.p, h.at)
 	}
 	<-done
 
 	// Streams.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	nc, err := a.Dial(ctx, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must.Get(a.Dial(ctx, 2))
 	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(patience))
-	if _, err := nc.Write([]byte("stream")); err != nil {
-		t.Fatal(err)
-	}
+	_ = nc.SetDeadline(time.Now().Add(testTimeout))
+	must.Get(nc.Write([]byte("stream")))
 	echo := make([]byte, 6)
 	if _, err := io.ReadFull(nc, echo); err != nil || string(echo) != "stream" {
 		t.Fatalf("%q, %v", echo, err)
@@ -282,7 +267,7 @@ func exchange(t *testing.T, ns []*node) {
 	f := b.count.Foreign.Load()
 	c.Send(Out{To: 2, Payload: []byte("gone")})
 	eventually.True(t, "one parted from is foreign", func() bool { return b.count.Foreign.Load() > f })
-	b.Meet(3, c.Epoch(), c.Addr()) // in the same life
+	b.Meet(3, c.Epoch(), c.Addr()) // in the same incarnation
 	c.Send(Out{To: 2, Payload: []byte("back")})
 	if h := b.next(t); string(h.p) != "back" {
 		t.Errorf("%q", h.p)
@@ -361,7 +346,7 @@ func TestAskAtOnce(t *testing.T) {
 					a.Ask(50*time.Microsecond, func() bool { return len(ch) > 0 }, nothing, Out{To: 2, Payload: []byte(name)})
 					select {
 					case <-ch:
-					case <-time.After(patience / 2):
+					case <-time.After(testTimeout / 2):
 						lost.Add(1)
 						return
 					}
@@ -388,14 +373,14 @@ func TestLateAnswer(t *testing.T) {
 		a.next(t)
 		a.Ask(0, func() bool { return false }, nothing, Out{To: 2, Payload: []byte("late")})
 		a.asking.Lock()
-		a.askers.all[0].late = time.Now().Add(time.Hour) // lateTime may be over before b answers
+		a.askers[0].late = time.Now().Add(time.Hour) // lateTime may be over before b answers
 		a.asking.Unlock()
 		first := b.next(t)
 		go func() {
 			h := b.next(t)
 			b.Send(Out{To: 1, At: h.at, Payload: []byte("soon")})
 		}()
-		a.Ask(patience, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
+		a.Ask(testTimeout, func() bool { return len(a.got) > 0 }, nothing, Out{To: 2, Payload: []byte("soon")})
 		if h := a.next(t); string(h.p) != "soon" {
 			t.Fatalf("%q", h.p)
 		}
@@ -415,10 +400,7 @@ func TestFlood(t *testing.T) {
 	stop := make(chan struct{})
 	var flood sync.WaitGroup
 	for _, at := range []*net.UDPAddr{a.Addr(), asks} {
-		c, err := net.DialUDP("udp", nil, at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.DialUDP("udp", nil, at))
 		flood.Go(func() {
 			defer c.Close()
 			for junk := make([]byte, 64); ; {
@@ -478,7 +460,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A member in a new life is heard as soon as that life is known. Datagrams of its old life are not.
+// A member in a new incarnation is heard as soon as that incarnation is known. Datagrams of its old
+// incarnation are not.
 func TestNewLife(t *testing.T) {
 	a, b := start(t, 1, nil), start(t, 2, nil)
 	know(a, b)
@@ -536,10 +519,7 @@ func TestCast(t *testing.T) {
 		"at every address":          {"0.0.0.0:0", "239.77.66.55:"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			free, err := freeaddr.Port()
-			if err != nil {
-				t.Fatal(err)
-			}
+			free := must.Get(freeaddr.Port())
 			group := fmt.Sprint(v.group, free)
 			var ns []*node
 			for i := range resource.NodeID(3) {
@@ -555,11 +535,11 @@ func TestCast(t *testing.T) {
 				t.Fatal("there is a group")
 			}
 			isLoopback := v.bind[:4] == "127." // Linux carries groups and broadcasts there
-			patience := 2 * time.Second
+			limit := 2 * time.Second
 			if isLoopback {
-				patience = eventually.Patience
+				limit = eventually.Timeout
 			}
-			if !eventually.Within(patience, func() bool {
+			if !eventually.Within(limit, func() bool {
 				a.Beacon()
 				return len(b.beacons) > 0 && len(c.beacons) > 0
 			}) {
@@ -632,3 +612,12 @@ func TestBadConfig(t *testing.T) {
 }
 
 func nothing() {}
+
+// drain empties a channel.
+func drain[T any](c chan T) {
+	for len(c) > 0 {
+		<-c
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
@@ -44,14 +45,9 @@ func TestNetworkInMemory(t *testing.T) {
 				t.Errorf("%d bytes came from %d, not %d", len(got.p), got.from, len(p))
 			}
 		}
-		near, err := a.Dial(context.Background(), 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		near := must.Get(a.Dial(context.Background(), 2))
 		defer near.Close()
-		if _, err := near.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(near.Write([]byte("x")))
 		far := eventually.Value(t, "the stream", streams)
 		defer far.Close()
 		var x [1]byte

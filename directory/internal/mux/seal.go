@@ -175,8 +175,8 @@ func (k *keys) cipher(key []byte) cipher.AEAD {
 
 // A checksum takes the place of a cipher in a cluster without a key. AES would hide nothing from a
 // program that knows the cluster's name, and would cost time. A damaged datagram, or one for
-// another life or cluster, is detected all the same: what otherwise goes into the key goes into the
-// seed. The seal is XXH64 of nonce, head and datagram, and eight zero bytes.
+// another incarnation or cluster, is detected all the same: what otherwise goes into the key goes
+// into the seed. The seal is XXH64 of nonce, head and datagram, and eight zero bytes.
 type checksum uint64
 
 func (c checksum) NonceSize() int { return nonceLen }
@@ -243,34 +243,60 @@ func (s *seals) get(k *keys, i int, what string, of ...uint64) cipher.AEAD {
 	return c
 }
 
-// A life names a member between two restarts. A key between two members lasts for their lives.
-type life struct {
+// An incarnation names a member between two restarts. A key between two members lasts for their
+// incarnations.
+type incarnation struct {
 	node  resource.NodeID
 	epoch uint64
 }
 
-// A peer is another member in its present life.
+// A session is what the port has in common with another member in the member's present incarnation.
+type session struct {
+	incarnation
+	addr    *net.UDPAddr
+	out, in seals
+
+	mu    sync.Mutex
+	ended bool // nothing of this incarnation is new any more
+	seen  replay
+}
+
+// A peer is another member in its present incarnation, with what datagrams of this package need.
+// The session's mu guards the fields from seenCast on.
 type peer struct {
-	life
-	addr *net.UDPAddr
+	session
+	sent  atomic.Uint64
+	large atomic.Int32 // streams to it, under way or waiting
+	cast  seals
 
-	sent          atomic.Uint64
-	large         atomic.Int32 // streams to it, under way or waiting
-	out, in, cast seals
-
-	mu        sync.Mutex
-	parted    bool // nothing of it is new any more
-	seen      replay
 	seenCast  replay
 	castFrom  uint64 // 0: not told yet
 	askedCast time.Time
 }
 
-// first reports whether n is a new counter of the datagrams from the peer to this member alone.
-func (p *peer) first(n uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.parted && p.seen.first(n)
+// first reports whether n is a new counter of the datagrams from the member to this one alone.
+func (s *session) first(n uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.ended && s.seen.first(n)
+}
+
+// end keeps in past what was heard. After that no counter is new.
+func (s *session) end(past pastIncarnations) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	past.keep(s.incarnation, &s.seen)
+}
+
+// opener and sealer return the ciphers for datagrams between this member and that of s alone: from
+// it, and to it. what is "one" or "gossip".
+func (x *Mux) opener(s *session, what string, k *keys, i int) cipher.AEAD {
+	return s.in.get(k, i, what, uint64(s.node), s.epoch, uint64(x.cfg.Self), x.epoch)
+}
+
+func (x *Mux) sealer(s *session, what string, k *keys) cipher.AEAD {
+	return s.out.get(k, 0, what, uint64(x.cfg.Self), x.epoch, uint64(s.node), s.epoch)
 }
 
 // seal appends the datagram with the payload plain to b.
@@ -311,4 +337,35 @@ func open(b []byte, a cipher.AEAD) ([]byte, bool) {
 	}
 	plain, err := a.Open(b[headLen:headLen], nonce(spare, counterOf(b)), b[headLen:], b[:headLen])
 	return plain, err == nil
+}
+
+// mostPast is the number of past incarnations that are remembered.
+const mostPast = 1 << 16
+
+// pastIncarnations has the highest counter that was heard of each incarnation of a member that was
+// forgotten. If the incarnation is met again, its key is the same: what it sent before may then not
+// be accepted twice.
+type pastIncarnations map[incarnation]uint64
+
+// keep stores what was heard of l. If mostPast incarnations are remembered, another one is dropped.
+func (p pastIncarnations) keep(l incarnation, heard *replay) {
+	if heard.top == 0 {
+		return
+	}
+	for other := range p { // any: so many are no accident
+		if len(p) < mostPast {
+			break
+		}
+		delete(p, other)
+	}
+	p[l] = heard.top
+}
+
+// restore marks as used in heard, which must be new, all counters up to the one kept for l. Then p
+// has l no longer.
+func (p pastIncarnations) restore(l incarnation, heard *replay) {
+	if top, ok := p[l]; ok {
+		delete(p, l)
+		heard.markUpTo(top)
+	}
 }

@@ -47,23 +47,6 @@ func TestReplayModel(t *testing.T) {
 	})
 }
 
-func TestReplayEdges(t *testing.T) {
-	var r replay
-	for _, s := range []struct {
-		n    uint64
-		want bool
-	}{
-		{0, false}, {1, true}, {1, false}, {window, true}, {2, true}, {2, false},
-		{window + 1, true}, {1, false}, {2, false}, {3, true},
-		{3*window + 1, true}, {2*window + 1, false}, {2*window + 2, true}, {3 * window, true}, {3 * window, false},
-		{math.MaxUint64, true}, {math.MaxUint64, false}, {0, false}, {1, false}, {math.MaxUint64 - 1, true}, {math.MaxUint64 - window, false},
-	} {
-		if got := r.first(s.n); got != s.want {
-			t.Errorf("%d: %v", s.n, got)
-		}
-	}
-}
-
 // A datagram opens as it was sealed. It does not open with any bit flipped, any bytes missing or
 // one added.
 func TestSealed(t *testing.T) {
@@ -99,7 +82,7 @@ func testSealed(t *testing.T, a cipher.AEAD) {
 	}
 }
 
-// Each of cluster, key, kind and life makes a different key.
+// Each of cluster, key, kind and incarnation makes a different key.
 func TestKeysDiffer(t *testing.T) {
 	seen := map[string]string{}
 	add := func(what string, key []byte) {
@@ -143,11 +126,11 @@ func TestTwinTags(t *testing.T) {
 	}
 }
 
-// However often two members part and meet in the same lives, no counter is used or accepted twice.
-// Another life begins anew.
+// However often two members part and meet in the same incarnations, no counter is used or accepted
+// twice. Another incarnation begins anew.
 func TestPartAndMeet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastLives{}}
+		p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastIncarnations{}}
 		used, heard := map[[2]uint64]bool{}, map[[2]uint64]bool{}
 		at := func(port int) *net.UDPAddr { return &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
 		p.cfg.Self = 9
@@ -165,7 +148,7 @@ func TestPartAndMeet(t *testing.T) {
 				if to := p.peer(1); to != nil {
 					n := [2]uint64{to.epoch, to.sent.Add(1)}
 					if used[n] {
-						t.Fatalf("counter %d of life %d is used twice", n[1], n[0])
+						t.Fatalf("counter %d of incarnation %d is used twice", n[1], n[0])
 					}
 					used[n] = true
 				}
@@ -173,7 +156,7 @@ func TestPartAndMeet(t *testing.T) {
 				if from := p.peer(1); from != nil {
 					n := [2]uint64{from.epoch, rapid.Uint64Range(1, 40).Draw(t, "counter")}
 					if first := from.first(n[1]); first && heard[n] {
-						t.Fatalf("counter %d of life %d is believed twice", n[1], n[0])
+						t.Fatalf("counter %d of incarnation %d is believed twice", n[1], n[0])
 					}
 					heard[n] = true
 					if from.first(n[1]) {
@@ -187,7 +170,7 @@ func TestPartAndMeet(t *testing.T) {
 
 // A datagram that was under way on a peer when it was parted from is not new.
 func TestPartedMeanwhile(t *testing.T) {
-	p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastLives{}}
+	p := &Mux{peers: map[resource.NodeID]*peer{}, past: pastIncarnations{}}
 	at := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
 	p.Meet(1, 1, at)
 	old := p.peer(1)
@@ -202,12 +185,42 @@ func TestPartedMeanwhile(t *testing.T) {
 	if m := p.peer(1); m.first(5) || !m.first(6) {
 		t.Error("5 was, 6 was not")
 	}
-	for n := range resource.NodeID(mostPast + 10) { // the number of lives remembered is limited
-		p.Meet(2+n, 1, at)
-		p.peer(2 + n).first(1)
-		p.Part(2 + n)
+}
+
+// An incarnation that is met again accepts only counters above those that were heard of it before.
+func TestPastIncarnations(t *testing.T) {
+	past := pastIncarnations{}
+	var heard replay
+	heard.first(3)
+	heard.first(7)
+	past.keep(incarnation{1, 1}, &heard)
+	past.keep(incarnation{2, 1}, new(replay)) // nothing was heard of it
+	if len(past) != 1 {
+		t.Errorf("%d incarnations are remembered", len(past))
 	}
-	if len(p.past) > mostPast {
-		t.Errorf("%d lives are remembered", len(p.past))
+	var other, again, later replay
+	past.restore(incarnation{1, 2}, &other)
+	if !other.first(1) {
+		t.Error("another incarnation of the member may not begin")
+	}
+	past.restore(incarnation{1, 1}, &again)
+	for n, want := range map[uint64]bool{1: false, 3: false, 5: false, 7: false, 8: true} {
+		if again.first(n) != want {
+			t.Errorf("counter %d of the same incarnation: accepted is %t, want %t", n, !want, want)
+		}
+	}
+	if past.restore(incarnation{1, 1}, &later); len(past) != 0 || !later.first(1) {
+		t.Errorf("the incarnation is still remembered after it was met again: %v", past)
+	}
+
+	// The number of incarnations is limited, and the newest is never the one that is dropped.
+	for n := range resource.NodeID(mostPast + 10) {
+		past.keep(incarnation{n, 1}, &heard)
+		if _, kept := past[incarnation{n, 1}]; !kept {
+			t.Fatalf("incarnation %d is dropped at once", n)
+		}
+	}
+	if len(past) != mostPast {
+		t.Errorf("%d incarnations are remembered, want %d", len(past), mostPast)
 	}
 }

@@ -66,23 +66,14 @@ func (s *socket) SyscallConn() (syscall.RawConn, error) { return raw{s.fd}, nil 
 // do.
 func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	s := &socket{at: at, is4: at.IP.To4() != nil}
-	family, to := unix.AF_INET6, unix.Sockaddr(nil)
+	family := unix.AF_INET6
 	if s.is4 {
 		family = unix.AF_INET
-		to = &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte(at.IP.To4())}
-	} else {
-		sa := &unix.SockaddrInet6{Port: at.Port}
-		copy(sa.Addr[:], at.IP.To16())
-		if at.Zone != "" {
-			ifi, err := net.InterfaceByName(at.Zone)
-			if err != nil {
-				return nil, err
-			}
-			sa.ZoneId = uint32(ifi.Index)
-		}
-		to = sa
 	}
-	var err error
+	to, err := s.sockaddr(at)
+	if err != nil {
+		return nil, err
+	}
 	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -106,6 +97,27 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 		s.ms[i].Buffers = [][]byte{buf[i*datagramSize : (i+1)*datagramSize : (i+1)*datagramSize]}
 	}
 	return s, nil
+}
+
+// sockaddr returns an address as the kernel has it, in the family of s.
+func (s *socket) sockaddr(a *net.UDPAddr) (unix.Sockaddr, error) {
+	if s.is4 {
+		ip := a.IP.To4()
+		if ip == nil {
+			return nil, fmt.Errorf("%s is no IPv4 address", a.IP)
+		}
+		return &unix.SockaddrInet4{Port: a.Port, Addr: [4]byte(ip)}, nil
+	}
+	sa := &unix.SockaddrInet6{Port: a.Port}
+	copy(sa.Addr[:], a.IP.To16())
+	if a.Zone != "" {
+		ifi, err := net.InterfaceByName(a.Zone)
+		if err != nil {
+			return nil, err
+		}
+		sa.ZoneId = uint32(ifi.Index)
+	}
+	return sa, nil
 }
 
 // LocalAddr shadows the method of the empty UDPConn: x/net puts the address into errors.
@@ -244,15 +256,7 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 // connect makes the socket send to one address alone, and receive from it alone. If that fails, the
 // socket stays unconnected.
 func (s *socket) connect(to *net.UDPAddr) {
-	var sa unix.Sockaddr
-	if ip := to.IP.To4(); s.is4 && ip != nil {
-		sa = &unix.SockaddrInet4{Port: to.Port, Addr: [4]byte(ip)}
-	} else if to.Zone == "" && len(to.IP) == net.IPv6len {
-		sa = &unix.SockaddrInet6{Port: to.Port, Addr: [16]byte(to.IP)}
-	} else {
-		return // the socket stays unconnected
-	}
-	if unix.Connect(s.fd, sa) == nil {
+	if sa, err := s.sockaddr(to); err == nil && unix.Connect(s.fd, sa) == nil {
 		s.to = to
 	}
 }

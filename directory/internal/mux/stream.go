@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/os/netsource"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/subsys"
 )
 
 const (
@@ -30,7 +32,6 @@ type TLS struct {
 
 // accept accepts streams until the port closes, and greets each in a goroutine of its own.
 func (x *Mux) accept() {
-	defer x.busy.Done()
 	for {
 		nc, err := x.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -41,16 +42,14 @@ func (x *Mux) accept() {
 			x.often.Warn("", "mux: accepting", "err", err)
 			select { // descriptors ran out: only time mends that
 			case <-time.After(20 * time.Millisecond):
-			case <-x.life.Done():
+			case <-x.lifetime.Done():
 				return
 			}
 			continue
 		}
 		s := x.admitStranger(nc)
-		x.busy.Add(1)
-		go func() {
-			defer x.busy.Done()
-			stop := context.AfterFunc(x.life, func() { nc.Close() })
+		x.busy.Go(func() {
+			stop := context.AfterFunc(x.lifetime, func() { nc.Close() })
 			defer stop()
 			if err := x.greet(s); err != nil {
 				s.Close()
@@ -58,8 +57,29 @@ func (x *Mux) accept() {
 				// Cause: as `mux: gossip refused`.
 				x.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}
-		}()
+		})
 	}
+}
+
+// A stranger is a stream whose caller has not shown yet that it is a member. memberlist's streams
+// stay strangers, because memberlist does not report when a caller has. There is room for
+// maxPending strangers; then one gives way, see [subsys.Handshakes].
+type stranger struct {
+	net.Conn
+	slot *subsys.Handshake
+}
+
+// admitStranger takes up a connection, for which the oldest stranger may have to give way.
+func (x *Mux) admitStranger(c net.Conn) *stranger {
+	return &stranger{c, x.waiting.Add(netsource.Of(c.RemoteAddr()), func() { c.Close() })}
+}
+
+// markKnown notes that the caller has shown that it is a member.
+func (n *stranger) markKnown() { n.slot.Done() }
+
+func (n *stranger) Close() error {
+	n.markKnown()
+	return n.Conn.Close()
 }
 
 // greet lets the caller of a stream prove that it is a member, reads the stream's first byte, and
@@ -69,7 +89,7 @@ func (x *Mux) greet(s *stranger) error {
 	var c net.Conn = s
 	if x.cfg.TLS.Server != nil { // before anything is believed, or said by this member
 		var err error
-		if c, err = x.cfg.TLS.Server(x.life, s); err != nil {
+		if c, err = x.cfg.TLS.Server(x.lifetime, s); err != nil {
 			return err
 		}
 		s.markKnown()
@@ -83,7 +103,7 @@ func (x *Mux) greet(s *stranger) error {
 		select {
 		case x.streams <- c: // memberlist owns the stream now, and sets its own deadline
 			return nil
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return ErrClosed
 		}
 	case largeByte:
@@ -131,7 +151,7 @@ func (x *Mux) Dial(ctx context.Context, node resource.NodeID) (net.Conn, error) 
 
 // dial opens a stream to a member, within helloTime.
 func (x *Mux) dial(ctx context.Context, to *peer) (net.Conn, error) {
-	if x.life.Err() != nil {
+	if x.lifetime.Err() != nil {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, helloTime)
@@ -186,15 +206,17 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return err
 	}
+	refuse := func(count *atomic.Uint64) error {
+		count.Add(1)
+		return errForeign
+	}
 	n := counterOf(head[1:])
 	from, plain := x.openPart(head[1:], kindLarge)
 	if from == nil || len(plain) != 4 {
-		x.count.Foreign.Add(1)
-		return errForeign
+		return refuse(&x.count.Foreign)
 	}
 	if !from.first(n) {
-		x.count.Replayed.Add(1)
-		return errForeign
+		return refuse(&x.count.Replayed)
 	}
 	size := binary.LittleEndian.Uint32(plain)
 	if size > MaxLarge {
@@ -207,17 +229,12 @@ func (x *Mux) hearLarge(s *stranger, c net.Conn) error {
 		return err
 	}
 	body := b.Bytes()
-	if counterOf(body) != n+1 || senderOf(body) != from.node {
-		x.count.Foreign.Add(1)
-		return errForeign
-	}
 	again, plain := x.openPart(body, kindBody)
-	if again != from {
-		x.count.Foreign.Add(1)
-		return errForeign
+	if again != from || counterOf(body) != n+1 {
+		return refuse(&x.count.Foreign)
 	}
 	s.Close() // the sender waits for it
-	if x.life.Err() == nil {
+	if x.lifetime.Err() == nil {
 		x.count.Streams.Add(1)
 		x.received(len(head) + len(body))
 		x.cfg.Receive(from.node, nil, plain)
@@ -233,7 +250,7 @@ func (x *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 	}
 	k := x.keys.Load()
 	k.each(b, func(b []byte, i int) (ok bool) {
-		if plain, ok = open(b, x.from(m, k, i)); ok {
+		if plain, ok = open(b, x.opener(&m.session, "one", k, i)); ok {
 			from = m
 		}
 		return ok
@@ -245,21 +262,19 @@ func (x *Mux) openPart(b []byte, kind byte) (from *peer, plain []byte) {
 func (x *Mux) sendLarge(to *peer, payload []byte) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	if x.life.Err() != nil {
+	if x.lifetime.Err() != nil {
 		return
 	}
 	if to.large.Add(1) > mostLarge {
 		to.large.Add(-1)
 		return // dropped, as by a network that is overloaded
 	}
-	x.busy.Add(1)
-	go func() {
-		defer x.busy.Done()
+	x.busy.Go(func() {
 		defer to.large.Add(-1)
 		select {
 		case x.large <- struct{}{}:
 			defer func() { <-x.large }()
-		case <-x.life.Done():
+		case <-x.lifetime.Done():
 			return
 		}
 		n, err := x.writeLarge(to, payload)
@@ -269,7 +284,7 @@ func (x *Mux) sendLarge(to *peer, payload []byte) {
 		}
 		x.count.Sent.Add(1)
 		x.count.SentBytes.Add(uint64(n))
-	}()
+	})
 }
 
 // writeLarge sends a payload by a stream, and returns the bytes written.
@@ -279,14 +294,14 @@ func (x *Mux) writeLarge(to *peer, payload []byte) (int, error) {
 	n := to.sent.Add(2)
 	size := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
 	b := append(make([]byte, 0, 1+largeHead+overhead+len(payload)), largeByte)
-	b = seal(b, x.to(to, k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
-	b = seal(b, x.to(to, k), kindBody, k.tags[0], x.cfg.Self, n, payload)
-	c, err := x.dial(x.life, to)
+	b = seal(b, x.sealer(&to.session, "one", k), kindLarge, k.tags[0], x.cfg.Self, n-1, size)
+	b = seal(b, x.sealer(&to.session, "one", k), kindBody, k.tags[0], x.cfg.Self, n, payload)
+	c, err := x.dial(x.lifetime, to)
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(x.life, func() { c.Close() })
+	stop := context.AfterFunc(x.lifetime, func() { c.Close() })
 	defer stop()
 	_ = c.SetDeadline(time.Now().Add(x.cfg.largeTime))
 	if _, err := c.Write(b); err != nil {

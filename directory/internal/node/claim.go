@@ -107,15 +107,11 @@ const secondPrefix = "rocl also of "
 
 // firstPath returns the first path of the server for which path is a second one, or "".
 func firstPath(path string) string {
-	b, err := readFile(path + nodeSuffix)
-	if err != nil {
-		return ""
+	b, _ := readFile(path + nodeSuffix)
+	if first, ok := strings.CutPrefix(string(b), secondPrefix); ok {
+		return strings.TrimSpace(first)
 	}
-	first, ok := strings.CutPrefix(string(b), secondPrefix)
-	if !ok {
-		return ""
-	}
-	return strings.TrimSpace(first)
+	return ""
 }
 
 const (
@@ -145,9 +141,9 @@ func (l *Listener) lock(path string) (*socket, error) {
 		if !errors.Is(err, wire.ErrInUse) {
 			return nil, err
 		}
-		patience := time.Duration(0)
+		limit := time.Duration(0)
 		if errors.Is(err, errServed) {
-			patience = dyingTime
+			limit = dyingTime
 		}
 		if l.conf.Daemon {
 			lock, e := askToYield(l.life, path)
@@ -160,11 +156,11 @@ func (l *Listener) lock(path string) (*socket, error) {
 			if errors.Is(e, ErrSilent) {
 				err = fmt.Errorf("directory: serving %s: %w: %w", path, wire.ErrInUse, e)
 			}
-			if patience = yieldTime; errors.Is(e, wire.ErrInUse) {
-				patience = 0
+			if limit = yieldTime; errors.Is(e, wire.ErrInUse) {
+				limit = 0
 			}
 		}
-		if time.Since(begun) >= patience {
+		if time.Since(begun) >= limit {
 			return nil, err
 		}
 	}

@@ -18,7 +18,6 @@ import (
 // them, and then another server could start beside this one. guard also writes the member file when
 // that has changed. It runs in a goroutine of its own.
 func (l *Listener) guard(b *socket, step time.Duration) {
-	defer l.busy.Done()
 	t := time.NewTicker(step)
 	defer t.Stop()
 	var changed <-chan struct{}
@@ -43,11 +42,8 @@ func (l *Listener) guard(b *socket, step time.Duration) {
 			})
 			return
 		}
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if text != "" && text != b.problem {
+		text := fmt.Sprint(err)
+		if err != nil && text != b.problem {
 			// Cause: rights or space are missing. Remedy: correct `err`.
 			l.conf.Log.Warn("directory: the files of the node cannot be put back", "err", err)
 		}
@@ -99,8 +95,7 @@ func (l *Listener) restore(b *socket) error {
 	}
 	// Cause: a file of the node was deleted. Remedy: find the process that deletes it.
 	l.conf.Log.Warn("directory: the node's socket was removed while it was served; there is a new one", "socket", b.path)
-	l.busy.Add(1)
-	go l.accept(b.ln, l.admit)
+	l.acceptAt(b.ln, l.admit)
 	old.Close()
 	return nil
 }

@@ -18,9 +18,7 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	for _, suffix := range []string{lockSuffix, nodeSuffix} {
-		if err := os.Remove(path + suffix); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Remove(path+suffix))
 	}
 	for _, daemon := range []bool{false, true} {
 		if err := refused(t, path, daemon); !errors.Is(err, wire.ErrInUse) {
@@ -41,29 +39,20 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	old := serve(t, path, true)
-	if err := old.WriteMember(func() Member { return Member{Cluster: "blue"} }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, old.WriteMember(func() Member { return Member{Cluster: "blue"} }))
 	suffixes := []string{lockSuffix, nodeSuffix, memberSuffix, ""}
 	for _, suffix := range suffixes {
-		if err := os.Remove(path + suffix); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Remove(path+suffix))
 	}
 	s := serve(t, path, true)
-	if err := s.WriteMember(func() Member { return Member{Cluster: "blue"} }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.WriteMember(func() Member { return Member{Cluster: "blue"} }))
 	before := map[string]fs.FileInfo{}
 	for _, suffix := range suffixes {
 		fi, err := os.Lstat(path + suffix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		before[path+suffix] = fi
 	}
-	old.busy.Add(1)
-	go old.guard(old.first(), time.Millisecond)
+	old.busy.Go(func() { old.guard(old.first(), time.Millisecond) })
 	<-old.Displaced()
 	<-old.ended
 	if err := old.RemoveMember(); err != nil {

@@ -167,14 +167,10 @@ func (i *Identity) labelLine() string {
 // parseLabels returns the labels in a line of PATH.node. A malformed line has none.
 func parseLabels(line string) []byte {
 	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), labelPrefix)
-	if !ok {
-		return nil
+	if b, err := base64.StdEncoding.DecodeString(text); ok && err == nil {
+		return b
 	}
-	b, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		return nil
-	}
-	return b
+	return nil
 }
 
 // writeIdentity writes id to path. If only the epoch is new, it is written in place, which needs no

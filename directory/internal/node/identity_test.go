@@ -16,9 +16,7 @@ func TestIdentityFile(t *testing.T) {
 	for _, labels := range []string{"", "x", strings.Repeat("label", 1000), ""} {
 		id.Labels = []byte(labels)
 		id.Epoch++
-		if err := writeIdentity(path, id); err != nil {
-			t.Fatal(err)
-		}
+		check(t, writeIdentity(path, id))
 		got, err := readIdentity(path)
 		if err != nil || got == nil || got.Node != id.Node || got.Epoch != id.Epoch || got.key != id.key || !bytes.Equal(got.Labels, id.Labels) {
 			t.Errorf("%.10q: read %+v: %v", labels, got, err)

@@ -130,9 +130,8 @@ func (l *Listener) open(b *socket) error {
 	if !slices.Contains(l.sockets, b) {
 		l.sockets = append(l.sockets, b)
 	}
-	l.busy.Add(2)
-	go l.accept(b.ln, l.admit)
-	go l.guard(b, l.conf.Check)
+	l.busy.Go(func() { l.guard(b, l.conf.Check) })
+	l.acceptAt(b.ln, l.admit)
 	return nil
 }
 
@@ -153,9 +152,8 @@ func (l *Listener) OpenTCP(addr string) (string, error) {
 		ln.Close()
 		return "", wire.ErrClosed
 	}
-	l.busy.Add(1)
 	context.AfterFunc(l.life, func() { ln.Close() })
-	go l.accept(ln, l.challenge)
+	l.acceptAt(ln, l.challenge)
 	return tcpScheme + ln.Addr().String(), nil
 }
 
@@ -187,9 +185,13 @@ func (l *Listener) Unlock() error {
 // acceptPause is how long a server waits after accept has failed.
 const acceptPause = 20 * time.Millisecond
 
+// acceptAt begins accept.
+func (l *Listener) acceptAt(ln net.Listener, serve func(net.Conn)) {
+	l.busy.Go(func() { l.accept(ln, serve) })
+}
+
 // accept passes the connections of ln to serve, each in a goroutine of its own, until ln is closed.
 func (l *Listener) accept(ln net.Listener, serve func(net.Conn)) {
-	defer l.busy.Done()
 	for {
 		nc, err := ln.Accept()
 		if errors.Is(err, net.ErrClosed) {

@@ -35,7 +35,6 @@ func TestAcceptingIsLoggedRarely(t *testing.T) {
 	var log strings.Builder
 	l := New(NewIdentity(), Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	defer l.Stop()
-	l.busy.Add(1)
 	l.accept(&failing{tries: 10 * ratelog.Burst}, nil)
 	if n := strings.Count(log.String(), "directory: accepting"); n != ratelog.Burst {
 		t.Errorf("it was logged %d times", n)

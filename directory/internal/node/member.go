@@ -132,16 +132,24 @@ func (l *Listener) writeMember(path string, m Member) error {
 	return writeFile(path+memberSuffix, want)
 }
 
+// isDisplaced reports whether another server has the node's files.
+func (l *Listener) isDisplaced() bool {
+	select {
+	case <-l.displaced:
+		return true
+	default:
+		return false
+	}
+}
+
 // LeaveMember writes that the node has left the cluster m. If m has no addresses, it removes the
 // member file, as RemoveMember does.
 func (l *Listener) LeaveMember(m Member) error {
 	if len(m.Met) == 0 {
 		return l.RemoveMember()
 	}
-	select {
-	case <-l.displaced:
+	if l.isDisplaced() {
 		return nil
-	default:
 	}
 	m.HasLeft = true
 	return l.writeMember(l.first().path, m)
@@ -150,10 +158,8 @@ func (l *Listener) LeaveMember(m Member) error {
 // RemoveMember removes the member file, if there is one. If another server has displaced this one,
 // the file is the other's and stays.
 func (l *Listener) RemoveMember() error {
-	select {
-	case <-l.displaced:
+	if l.isDisplaced() {
 		return nil
-	default:
 	}
 	path := l.first().path
 	b, err := readMember(path)

@@ -21,9 +21,7 @@ func TestMemberFile(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	want := Member{Cluster: "blue sky", Met: map[resource.NodeID]string{7: "10.0.0.7:7946", 0xabcdef: "[fd00::8]:7946"}}
-	if err := s.WriteMember(func() Member { return want }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.WriteMember(func() Member { return want }))
 	expect := func(want Member, isMember bool) {
 		t.Helper()
 		if m, is, err := s.Member(); err != nil || is != isMember || !reflect.DeepEqual(m, want) {
@@ -32,13 +30,9 @@ func TestMemberFile(t *testing.T) {
 	}
 	expect(want, true)
 	b, err := os.ReadFile(path + memberSuffix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	write := func(text string) {
-		if err := os.WriteFile(path+memberSuffix, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(path+memberSuffix, []byte(text), 0o600))
 	}
 	write(string(b) + "\nnonsense\n00000000000g 10.0.0.9:1\n000000000009 example.org:1\n000000000009")
 	expect(want, true)
@@ -50,16 +44,12 @@ func TestMemberFile(t *testing.T) {
 	if m, _, err := s.Member(); err != nil || len(m.Met) != mostMet {
 		t.Errorf("%d addresses are read: %v", len(m.Met), err)
 	}
-	if err := s.LeaveMember(want); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.LeaveMember(want))
 	want.HasLeft = true
 	expect(want, false)
 	write(strings.Replace(string(b), memberPrefix, memberPrefix+"0", 1))
 	expect(Member{}, false)
-	if err := s.LeaveMember(Member{Cluster: "blue sky"}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.LeaveMember(Member{Cluster: "blue sky"}))
 	if _, err := os.Lstat(path + memberSuffix); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file without addresses stays: %v", err)
 	}

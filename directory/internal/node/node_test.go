@@ -21,11 +21,28 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "rn-")
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "d.sock")
+}
+
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "d.sock")
+}
+
+// withTCP is serve for a server that listens at a TCP port too. It returns the port's address, and
+// the one that clients use.
+func withTCP(t *testing.T) (s *server, at, addr string) {
+	t.Helper()
+	path := sock(t)
+	s = serve(t, path, false)
+	url, err := s.OpenTCP("tcp://127.0.0.1:0")
+	check(t, err)
+	return s, strings.TrimPrefix(url, tcpScheme), url + "?node=" + path + nodeSuffix
 }
 
 // server is a Listener whose connections are echoed.
@@ -71,9 +88,7 @@ func (s *server) close() error {
 func serve(t testing.TB, path string, daemon bool) *server {
 	t.Helper()
 	s, err := listen(path, daemon)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	t.Cleanup(func() { s.close() })
 	return s
 }

@@ -5,32 +5,9 @@ package node
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
-
-// If the file at the socket's path is no socket, a client's error says what it is.
-func TestDialNoSocket(t *testing.T) {
-	for what, put := range map[string]func(path string) error{
-		"a file":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
-		"a folder": func(path string) error { return os.Mkdir(path, 0o700) },
-		"a pipe":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "d.sock")
-			if err := put(path); err != nil {
-				t.Fatal(err)
-			}
-			_, err := Dial(t.Context(), path)
-			if !errors.Is(err, ErrNoDirectory) || !errors.Is(err, ErrOccupied) || !strings.Contains(err.Error(), "it is not a socket") {
-				t.Errorf("connecting to %s: %v", what, err)
-			}
-			names(t, err, path)
-		})
-	}
-}
 
 // A URL is refused as the path of a socket, and leaves no file and no folder.
 func TestURLIsNoPath(t *testing.T) {

@@ -42,9 +42,17 @@ func (p *Presence) Show(nc net.Conn, self resource.GID) error {
 		return nil
 	}
 	p.End()
-	var err error
-	p.file, err = lockByte(path, int64(self.Ctx()))
-	return err
+	f, err := openFile(path, os.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: int64(self.Ctx()), Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		f.Close()
+		return fmt.Errorf("directory: locking a byte of %s: %w", path, err)
+	}
+	p.file = f
+	return nil
 }
 
 // lockFile returns the path of the lock file of the server at the other end of nc, or "".
@@ -64,20 +72,6 @@ func (p *Presence) End() {
 		p.file.Close()
 		p.file = nil
 	}
-}
-
-// lockByte locks one byte of a file for as long as the result is open.
-func lockByte(path string, at int64) (*os.File, error) {
-	f, err := openFile(path, os.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	lock := unix.Flock_t{Type: unix.F_RDLCK, Start: at, Len: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("directory: locking a byte of %s: %w", path, err)
-	}
-	return f, nil
 }
 
 // latecomers are the contexts that lived when a server began and that have not joined it.

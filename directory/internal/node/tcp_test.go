@@ -5,7 +5,6 @@ package node
 import (
 	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 )
@@ -13,17 +12,10 @@ import (
 // A client at a TCP port that does not prove that it knows the node's key is told nothing but the
 // server's nonce.
 func TestTCPStranger(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path, false)
-	at, err := s.OpenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	reach(t, at+"?node="+path+nodeSuffix)
-	nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, at, addr := withTCP(t)
+	reach(t, addr)
+	nc, err := net.Dial("tcp", at)
+	check(t, err)
 	defer nc.Close()
 	if _, err := nc.Write(make([]byte, tcpNonce+tcpProof+8)); err != nil {
 		t.Fatal(err)
@@ -40,17 +32,10 @@ func TestTCPStranger(t *testing.T) {
 // Silent connections keep no client out of a TCP port: their number is limited, and the oldest one
 // is closed.
 func TestSilentStrangers(t *testing.T) {
-	path := sock(t)
-	s := serve(t, path, false)
-	at, err := s.OpenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, at, addr := withTCP(t)
 	for range 2 * maxUnproved {
-		nc, err := net.Dial("tcp", strings.TrimPrefix(at, tcpScheme))
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc, err := net.Dial("tcp", at)
+		check(t, err)
 		defer nc.Close()
 		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
 			t.Fatal(err)
@@ -60,11 +45,9 @@ func TestSilentStrangers(t *testing.T) {
 		}
 	}
 	for range maxUnprovedOfSource + 1 { // connections that have proved to know the key do not count
-		nc, err := Dial(t.Context(), at+"?node="+path+nodeSuffix)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc, err := Dial(t.Context(), addr)
+		check(t, err)
 		defer nc.Close()
 	}
-	reach(t, at+"?node="+path+nodeSuffix)
+	reach(t, addr)
 }

@@ -43,9 +43,7 @@ func asNobody(t *testing.T, f func() error) {
 		}
 		done <- f()
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	check(t, <-done)
 }
 
 // An impostor listens where a directory is expected, and records what it is sent.
@@ -72,9 +70,7 @@ func impostorAt(t *testing.T, path string) *impostor {
 	})
 	ln, err := net.FileListener(f)
 	f.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	return impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 }
@@ -117,9 +113,7 @@ func (i *impostor) all() string {
 // sticky returns a folder that every user may write to, as /tmp.
 func sticky(t *testing.T) string {
 	dir := filepath.Dir(sock(t))
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	return dir
 }
 
@@ -127,7 +121,7 @@ func sticky(t *testing.T) string {
 // folder first, or have put a socket where the directory is expected.
 //
 // Promise (Directory): A client tells nothing to a directory that another user could have put in
-// its place. See also TestPreparedFolderRefused.
+// its place.
 func TestOtherUsersDirectory(t *testing.T) {
 	for what, prepare := range map[string]func(t *testing.T, tmp, folder string) (path string){
 		"made the folder": func(t *testing.T, _, folder string) string {
@@ -141,9 +135,7 @@ func TestOtherUsersDirectory(t *testing.T) {
 			return filepath.Join(folder, "directory.sock")
 		},
 		"may write to the folder": func(t *testing.T, _, folder string) string {
-			if err := errors.Join(os.Mkdir(folder, 0o700), os.Chmod(folder, 0o777)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, errors.Join(os.Mkdir(folder, 0o700), os.Chmod(folder, 0o777)))
 			return filepath.Join(folder, "directory.sock")
 		},
 		"has the path that was named": func(t *testing.T, tmp, _ string) string {
@@ -163,7 +155,7 @@ func TestOtherUsersDirectory(t *testing.T) {
 			t.Setenv("ROCL_SOCKET", "")
 			path := prepare(t, tmp, filepath.Join(tmp, fmt.Sprintf("rocl-%d", os.Getuid())))
 			thief := impostorAt(t, path)
-			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 			defer cancel()
 			_, err := Dial(ctx, path)
 			if !errors.Is(err, ErrUntrusted) || errors.Is(err, ErrNoDirectory) {
@@ -187,9 +179,7 @@ func TestRootUsesUsersDirectory(t *testing.T) {
 	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
 	impostorAt(t, filepath.Join(own, "d.sock"))
 	nc, err := Dial(t.Context(), filepath.Join(own, "d.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	nc.Close()
 }
 
@@ -211,12 +201,8 @@ func TestOtherUsersFiles(t *testing.T) {
 		})
 	}
 	path := filepath.Join(sticky(t), "d.sock")
-	if err := serve(t, path, false).close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path+nodeSuffix, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, serve(t, path, false).close())
+	check(t, os.Chmod(path+nodeSuffix, 0o644))
 	err := refused(t, path, false)
 	if names(t, err, path+nodeSuffix); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("a key that all can read is used: %v", err)
@@ -224,14 +210,12 @@ func TestOtherUsersFiles(t *testing.T) {
 }
 
 // A client over TCP sends nothing to a server that does not prove that it knows the node's key,
-// whatever that server does.
+// whatever that server does. A server that is silent keeps its client waiting for a limited time.
 func TestFalseTCPServers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, false)
 	proper, err := s.OpenTCP("tcp://127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	properAt := strings.TrimPrefix(proper, tcpScheme)
 	nonce := append(append([]byte{}, tcpHello[:]...), make([]byte, tcpNonce)...)
 	reads := func(nc net.Conn, n int) []byte {
@@ -275,9 +259,7 @@ func TestFalseTCPServers(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			further := make(chan int64, 10) // bytes that the server received after all that it read itself
 			i := impostorOf(t, ln, func(nc net.Conn, got io.Writer) {
 				serve(nc)
@@ -285,7 +267,7 @@ func TestFalseTCPServers(t *testing.T) {
 				n, _ := io.Copy(io.Discard, nc)
 				further <- n
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), eventually.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 			defer cancel()
 			if _, err = Dial(ctx, tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix); err == nil || errors.Is(err, ErrNoDirectory) {
 				t.Errorf("connected: %v", err)
@@ -296,26 +278,14 @@ func TestFalseTCPServers(t *testing.T) {
 			}
 		})
 	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	impostorOf(t, silent, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
+	if _, err := dialTCP(t.Context(), tcpScheme+silent.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a silent server: %v", err)
+	}
 	if n := s.served.Load(); n != 0 {
 		t.Errorf("the proper server has served %d connections", n)
-	}
-}
-
-// A server that is silent over TCP keeps its client waiting for a limited time.
-func TestSilentTCPServer(t *testing.T) {
-	path := sock(t)
-	serve(t, path, false)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
-	nc, err := dialTCP(t.Context(), tcpScheme+ln.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond)
-	if err == nil {
-		nc.Close()
-	}
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a silent server: %v", err)
 	}
 }
 
@@ -327,9 +297,7 @@ func TestRefusedUser(t *testing.T) {
 	path := sock(t)
 	serve(t, path, false)
 	for _, file := range []string{filepath.Dir(path), path} {
-		if err := os.Chmod(file, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Chmod(file, 0o777))
 	}
 	asNobody(t, func() error {
 		nc, err := net.Dial("unix", path)

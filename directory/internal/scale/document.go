@@ -31,10 +31,7 @@ func (f *Figures) Document() ([]byte, error) {
 			return slices.Compact([]Variant{Auto.Takes(n), AutoAlone.Takes(n)})
 		},
 		"takes": func(n int, name string) string {
-			if name == Auto.Name {
-				return Auto.Takes(n).Name
-			}
-			return AutoAlone.Takes(n).Name
+			return map[string]Variant{Auto.Name: Auto, AutoAlone.Name: AutoAlone}[name].Takes(n).Name
 		},
 		"either": func(a, b string) string {
 			if a == b {
@@ -110,10 +107,7 @@ func (f *Figures) cost(nodes int, variant string, k Case) (Cost, error) {
 }
 
 func caseNamed(name string) (Case, error) {
-	c, ok := map[string]Case{
-		"no": No, "found": Found, "filtered": Filtered, "lossy1": Lossy1, "lossy5": Lossy5,
-		"found5": Found5, "filtered5": Filtered5, "dying": Dying,
-	}[name]
+	c, ok := Cases[name]
 	if !ok {
 		return c, fmt.Errorf("scale: no case %q", name)
 	}

@@ -7,19 +7,17 @@ import "time"
 // Sizes are the numbers of nodes that are measured.
 var Sizes = []int{10, 100, 1000, 10_000}
 
-// Cases that are measured, by the names that the document gives them.
-var (
-	No        = Case{}
-	Found     = Case{Exists: true}
-	Filtered  = Case{Exists: true, Filters: true}
-	Lossy1    = Case{Loss: 0.01}
-	Lossy5    = Case{Loss: 0.05}
-	Found5    = Case{Exists: true, Loss: 0.05}
-	Filtered5 = Case{Exists: true, Filters: true, Loss: 0.05}
-	Dying     = Case{Dying: true}
-)
-
-var cases = []Case{No, Found, Filtered, Lossy1, Lossy5, Found5, Filtered5, Dying}
+// Cases has the cases that are measured, by the names that the document gives them.
+var Cases = map[string]Case{
+	"no":        {},
+	"found":     {Exists: true},
+	"filtered":  {Exists: true, Filters: true},
+	"lossy1":    {Loss: 0.01},
+	"lossy5":    {Loss: 0.05},
+	"found5":    {Exists: true, Loss: 0.05},
+	"filtered5": {Exists: true, Filters: true, Loss: 0.05},
+	"dying":     {Dying: true},
+}
 
 // allVariants returns the variants, the automatic ones included.
 func allVariants() []Variant { return append([]Variant{Auto, AutoAlone}, Variants...) }
@@ -42,12 +40,12 @@ func Measure(say func(nodes int, what string)) (*Figures, error) {
 		for _, w := range allVariants() {
 			say(n, w.Name)
 			f.Cost[n][w.Name] = map[Case]Cost{}
-			for _, k := range cases {
+			for _, k := range Cases {
 				times := 200
 				if n > 1000 && !k.Filters {
 					times = 50
 				}
-				if k == No {
+				if k == (Case{}) {
 					times = 5 // all of them are alike
 				}
 				cost, err := c.Searches(w, k, times)

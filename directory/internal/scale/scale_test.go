@@ -145,7 +145,7 @@ func TestPage(t *testing.T) {
 		f.Cost[n] = map[string]map[Case]Cost{}
 		for _, w := range allVariants() {
 			f.Cost[n][w.Name] = map[Case]Cost{}
-			for _, k := range cases {
+			for _, k := range Cases {
 				f.Cost[n][w.Name][k] = Cost{Messages: 1, Searches: 1}
 			}
 		}

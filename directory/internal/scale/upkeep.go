@@ -44,11 +44,10 @@ type Upkeep struct {
 
 	// Rate and Peak are bytes per second that a node receives with all heads: on average, and in
 	// the worst interval of a node.
-	Rate, Peak         float64
-	Keys, Heads, Whole float64 // parts of Rate: what is new, what is around it, and summaries made anew
-	Packets            float64 // per second
-	Held               int     // bytes of memory for the summaries of the other nodes
-	Joining            int     // bytes that a node receives when it joins
+	Rate, Peak float64
+	Packets    float64 // per second
+	Held       int     // bytes of memory for the summaries of the other nodes
+	Joining    int     // bytes that a node receives when it joins
 	// Missing counts, of every eighth resource, those that a listener does not know of at the end.
 	Missing int
 }
@@ -123,14 +122,6 @@ func Keep(nodes, resources int, loss float64, lasts time.Duration) (Upkeep, erro
 		in[to] += b
 		u.Rate += float64(b) / seconds
 		u.Packets += float64(packets) / seconds
-		const head = 9
-		switch {
-		case len(message) > packet:
-			u.Whole += float64(b) / seconds
-		default:
-			u.Keys += float64(len(message)-head) / seconds
-			u.Heads += float64(b-len(message)+head) / seconds
-		}
 	}
 	a := float64(resources/nodes) * Changes * u.Interval.Minutes()
 	for range rounds {

@@ -97,7 +97,7 @@ type Node struct {
 	jobs map[key]*job
 	byID map[ID][]*job // those jobs that are not done
 	own  map[uint64]*own
-	due  alarms
+	due  Alarms
 	sum  uint64 // checksum of Self
 	lent Packet
 	free []*own // to be used again
@@ -128,7 +128,7 @@ type own struct {
 	only     bool              // first has the one other node that exists
 	one      [1]resource.NodeID
 	tries    int
-	late     alarm
+	late     Alarm
 	cover    *job // the job that asks further nodes; nil before
 }
 
@@ -142,7 +142,7 @@ type job struct {
 	sum      uint64
 	failed   []resource.NodeID
 	reply    *Packet // set when the job is done
-	forget   alarm   // removes the job after that
+	forget   Alarm   // removes the job after that
 	own      *own
 }
 
@@ -152,7 +152,7 @@ type part struct {
 	tries   int               // since the head was last heard of
 	busy    int               // times the head said that it is busy
 	round   int               // of SearchAmong
-	late    alarm             // when the head is asked again
+	late    Alarm             // when the head is asked again
 }
 
 func (p *part) head() resource.NodeID { return p.members[0] }
@@ -206,7 +206,7 @@ func (n *Node) Search(now time.Time, question []byte, by Asker) uint64 {
 // question: so they are read and set while the question is under way.
 func (n *Node) Begun(now time.Time, id uint64) {
 	if s := n.own[id]; s != nil && s.cover == nil && s.late.index == 0 {
-		n.due.set(&s.late, now.Add(n.cfg.Hop))
+		n.due.Set(&s.late, now.Add(n.cfg.Hop))
 	}
 }
 
@@ -238,7 +238,7 @@ func (n *Node) begin(question []byte, r *Recorder, by Asker) *own {
 		s, n.free = n.free[k-1], n.free[:k-1]
 	} else {
 		s = &own{}
-		s.late.ring = func(now time.Time) { n.askFirst(now, s) }
+		s.late.Ring = func(now time.Time) { n.askFirst(now, s) }
 	}
 	n.next++
 	s.id, s.question, s.recorder, s.asker = n.next, question, r, by
@@ -290,7 +290,7 @@ func (n *Node) Cancel(id uint64) {
 // end forgets a search of this node. Another search may use s from then on.
 func (n *Node) end(s *own) {
 	delete(n.own, s.id)
-	n.due.stop(&s.late)
+	n.due.Stop(&s.late)
 	if s.cover != nil {
 		n.drop(s.cover)
 	}
@@ -312,7 +312,7 @@ func (n *Node) ours(s *own) *job {
 // add takes up a job.
 func (n *Node) add(j *job) {
 	j.parts = map[resource.NodeID]*part{}
-	j.forget.ring = func(time.Time) { delete(n.jobs, j.key) }
+	j.forget.Ring = func(time.Time) { delete(n.jobs, j.key) }
 	n.jobs[j.key] = j
 	n.byID[j.id] = append(n.byID[j.id], j)
 }
@@ -320,7 +320,7 @@ func (n *Node) add(j *job) {
 // stopParts ends the waiting of j for its parts.
 func (n *Node) stopParts(j *job) {
 	for _, p := range j.parts {
-		n.due.stop(&p.late)
+		n.due.Stop(&p.late)
 	}
 	j.parts = nil
 	left := slices.DeleteFunc(n.byID[j.id], func(o *job) bool { return o == j })
@@ -335,7 +335,7 @@ func (n *Node) stopParts(j *job) {
 func (n *Node) drop(j *job) {
 	if n.jobs[j.key] == j {
 		delete(n.jobs, j.key)
-		n.due.stop(&j.forget)
+		n.due.Stop(&j.forget)
 		n.stopParts(j)
 	}
 }
@@ -354,7 +354,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 	if len(s.first) > 0 && s.tries < tries {
 		s.tries++
 		if !now.IsZero() { // otherwise Begun sets it
-			n.due.set(&s.late, now.Add(n.cfg.Hop))
+			n.due.Set(&s.late, now.Add(n.cfg.Hop))
 		}
 		for _, m := range s.first {
 			s.recorder.asked(now, how, m)
@@ -371,7 +371,7 @@ func (n *Node) askFirst(now time.Time, s *own) {
 		now = n.cfg.Now()
 	}
 	s.first = nil
-	n.due.stop(&s.late)
+	n.due.Stop(&s.late)
 	j := n.ours(s)
 	n.count(j, n.cfg.Self)
 	others := n.remaining(j)
@@ -459,10 +459,10 @@ func (n *Node) cast(now time.Time, j *job, members []resource.NodeID) {
 // await waits for the head of a part, until the alarm p.late.
 func (n *Node) await(now time.Time, j *job, p *part) {
 	p.tries++
-	p.late.ring = func(now time.Time) { n.again(now, j, p) }
+	p.late.Ring = func(now time.Time) { n.again(now, j, p) }
 	j.parts[p.head()] = p
 	// A node that is asked later is sent to later, and answers later.
-	n.due.set(&p.late, now.Add(n.cfg.Hop<<min(p.round, mostSlow)+2*pace*time.Duration(len(j.parts))))
+	n.due.Set(&p.late, now.Add(n.cfg.Hop<<min(p.round, mostSlow)+2*pace*time.Duration(len(j.parts))))
 }
 
 // ask asks the head of a part.
@@ -556,12 +556,12 @@ func (n *Node) answered(now time.Time, from resource.NodeID, p *Packet) {
 		case typeBusy:
 			if q.busy++; q.busy < maxBusy {
 				q.tries = 0
-				n.due.set(&q.late, now.Add(n.cfg.Hop))
+				n.due.Set(&q.late, now.Add(n.cfg.Hop))
 			}
 			return
 		}
 		delete(j.parts, from)
-		n.due.stop(&q.late)
+		n.due.Stop(&q.late)
 		want := uint64(0)
 		for _, m := range q.members {
 			want ^= sum(m)
@@ -604,7 +604,7 @@ func (n *Node) finish(now time.Time, j *job, p Packet) {
 	p = j.packet(p)
 	j.reply = &p
 	n.stopParts(j)
-	n.due.set(&j.forget, now.Add(keepDone))
+	n.due.Set(&j.forget, now.Add(keepDone))
 	n.send(j.from, p)
 }
 
@@ -629,10 +629,20 @@ func (n *Node) endWith(s *own, r Result) {
 }
 
 // Tick handles what was not answered in time.
-func (n *Node) Tick(now time.Time) { n.due.ring(now) }
+func (n *Node) Tick(now time.Time) {
+	for x := n.due.Next(); x != nil && !now.Before(x.At); x = n.due.Next() {
+		n.due.Stop(x)
+		x.Ring(now)
+	}
+}
 
 // Next returns when Tick is due, or zero if nothing is under way.
-func (n *Node) Next() time.Time { return n.due.next() }
+func (n *Node) Next() time.Time {
+	if x := n.due.Next(); x != nil {
+		return x.At
+	}
+	return time.Time{}
+}
 
 // Pending returns how many parts of other nodes, under way or just done, and how many own searches
 // the node remembers.

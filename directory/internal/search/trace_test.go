@@ -10,17 +10,14 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/search/searchtest"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
 
 // traced runs a search with a trace, and checks what must hold for every trace: it has a step for
 // each node that the asker asked, with the result.
-func traced(t interface {
-	Errorf(string, ...any)
-	Fatalf(string, ...any)
-	Fatal(...any)
-}, s *searchtest.Sim, from *searchtest.Node, tr *search.Recorder) searchtest.Outcome {
+func traced(t rapid.TB, s *searchtest.Sim, from *searchtest.Node, tr *search.Recorder) searchtest.Outcome {
 	s.Reset()
 	r := s.Await(from, func(now time.Time, done func(search.Result)) {
 		tr.Begun = now
@@ -65,9 +62,7 @@ func traced(t interface {
 	if r.Found != (found == 1) || found > 1 {
 		t.Errorf("%d steps found it: %+v", found, r)
 	}
-	if err := s.Drain(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(s.Drain())
 	if !slices.EqualFunc(steps, tr.Steps, func(a, b search.Step) bool { return a.Node == b.Node && a.Outcome == b.Outcome }) {
 		t.Errorf("the trace goes on when the search is over")
 	}

@@ -14,18 +14,11 @@ import (
 
 // Errors that cross the wire. Package directory exports them and says what each means.
 var (
-	// Cause: nothing matches: it is not registered, has ended, or is in another directory. `rocl`
-	// prints `no resource matches`. Remedy: compare `rocl find --contexts` in both environments;
-	// wait with `Context.Await`.
-	ErrNotFound = errors.New("rocl: no such resource")
-	// Cause: `CompareAndSet`: another change came first. Remedy: read again, and repeat.
-	ErrRevision = errors.New("rocl: the attributes have changed")
-	// Cause: another context owns the resource. Remedy: let that one change it.
-	ErrNotOwner = errors.New("rocl: not the owner")
-	// Cause: `Unique`: another resource has these attributes. Remedy: use that one.
-	ErrExists = errors.New("rocl: resource exists")
-	// Cause: an attribute to register, or one of `Unique`, has no value. Remedy: give it one.
-	ErrIncomplete = errors.New("rocl: an attribute has no value")
+	ErrNotFound   = database.ErrNotFound
+	ErrRevision   = database.ErrRevision
+	ErrNotOwner   = database.ErrNotOwner
+	ErrExists     = database.ErrExists
+	ErrIncomplete = database.ErrIncomplete
 	// Cause: program and directory have different versions. Remedy: upgrade the older one.
 	ErrProtocol = errors.New("rocl: directory protocol violation")
 	// Cause: the text behind it says why.
@@ -47,18 +40,6 @@ var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIn
 
 // code returns the number of an error on the wire; 0 stands for any other error.
 func code(err error) uint16 {
-	switch {
-	case errors.Is(err, database.ErrNotFound):
-		err = ErrNotFound
-	case errors.Is(err, database.ErrRevision):
-		err = ErrRevision
-	case errors.Is(err, database.ErrNotOwner):
-		err = ErrNotOwner
-	case errors.Is(err, database.ErrExists):
-		err = ErrExists
-	case errors.Is(err, database.ErrIncomplete):
-		err = ErrIncomplete
-	}
 	for i, e := range slices.Backward(codes[1:]) { // ErrForbidden before ErrDenied, which it matches too
 		if errors.Is(err, e) {
 			return uint16(i + 1)

@@ -28,8 +28,8 @@ const (
 //
 // | kind | connection | what the client sends |
 // |---|---|---|
-// | 1 | life: registrations live as long as it | `join` once, then `register`, `update`, `delete`,
-// `leave` |
+// | 1 | registration: what is registered lives as long as it | `join` once, then `register`,
+// `update`, `delete`, `leave` |
 // | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, one at a time |
 // | 3 | watch | one `watch` |
 // | 4 | yield to a daemon | nothing; the answer is `done` with the lock's descriptor, or `error` |
@@ -74,12 +74,12 @@ const (
 
 // Kinds of connections.
 const (
-	KindLife  = 1 + iota // of a context: what it registers lives as long as the connection
-	KindAsk              // for questions
-	KindWatch            // for one watch
-	KindYield            // a daemon asks a context to give way
-	KindPeer             // of another member
-	KindIndex            // a context asks for the index
+	KindRegistration = 1 + iota // of a context: what it registers lives as long as the connection
+	KindAsk                     // for questions
+	KindWatch                   // for one watch
+	KindYield                   // a daemon asks a context to give way
+	KindPeer                    // of another member
+	KindIndex                   // a context asks for the index
 )
 
 // Message types.

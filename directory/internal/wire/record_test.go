@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/resource"
+	"go.uber.org/goleak"
 )
 
 // FuzzBatch parses arbitrary bytes as a batch.
@@ -47,3 +48,5 @@ func TestParseEnd(t *testing.T) {
 		t.Error(covered, failed, err)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

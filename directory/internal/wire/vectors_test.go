@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -29,9 +30,7 @@ func (s *sent) Write(p []byte) (int, error) {
 func attrs(t *testing.T, pairs ...string) *resource.List {
 	l := new(resource.List)
 	for p := range slices.Chunk(pairs, 2) {
-		if err := l.AddString(p[0], p[1]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(l.AddString(p[0], p[1]))
 	}
 	return l
 }
@@ -48,7 +47,7 @@ func TestVectors(t *testing.T) {
 		terms  = attrs(t, "key", "0123456789abcdef0123456789abcdef", "cluster", "lab", "host", "10.0.0.1", "sealed", "")
 		offers = attrs(t, "offers", "\x02\x00\x00\x00\x00\x00\x00\x00")
 	)
-	all := []vectors.Vector{vectors.Of("greeting", Greeting(KindLife), map[string]any{"kind": KindLife})}
+	all := []vectors.Vector{vectors.Of("greeting", Greeting(KindRegistration), map[string]any{"kind": KindRegistration})}
 	add := func(name string, typ byte, id uint64, body func(*Builder), fields map[string]any) {
 		var b Builder
 		b.Begin(typ, id)
@@ -89,14 +88,10 @@ func TestVectors(t *testing.T) {
 	b.Event(1, &database.Event{Kind: database.Synced}, empty)
 	all = append(all, vectors.Of("event synced", b.Finish(), map[string]any{"type": MsgEvent, "id": 1, "kind": 4}))
 	c := sent{}
-	if err := NewConn(&c).SendError(1, ErrNotFound); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(NewConn(&c).SendError(1, ErrNotFound))
 	all = append(all, vectors.Of("error", c.b, map[string]any{"type": MsgError, "id": 1, "code": 1, "text": ErrNotFound.Error()}))
 	c.b = nil
-	if err := NewConn(&c).SendEnd(6, 3, []resource.NodeID{9}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(NewConn(&c).SendEnd(6, 3, []resource.NodeID{9}))
 	all = append(all, vectors.Of("end", c.b, map[string]any{"type": MsgEnd, "id": 6, "covered": 3, "failed": []int{9}}))
 	vectors.Check(t, "directory", all)
 }

@@ -93,35 +93,30 @@ func master(ctx context.Context, t *tpvm.Task) error {
 	if len(ids) == 0 {
 		return err
 	}
-	p, err := start(ctx, t, ids, own)
-	if err != nil {
+	if err := printProcesses(ctx, t, own); err != nil {
 		return err
 	}
+	p := newProgress(v.tiles(), ids)
 	began := time.Now()
 	img, err := farm(ctx, t, ids, p)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%d tiles by %d threads of %d processes in %.1f s: %s\n",
-		v.tiles(), len(ids), len(p.parts), time.Since(began).Seconds(), *out)
-	if n := p.ended(); n > 0 {
-		fmt.Println(count(n, "process ended early; its tiles", "processes ended early; their tiles"), "were rendered again")
+		v.tiles(), len(ids), len(p.hasEnded), time.Since(began).Seconds(), *out)
+	if p.ended > 0 {
+		fmt.Println("processes that ended early:", p.ended)
 	}
 	w := bufio.NewWriter(f)
 	return errors.Join(png.Encode(w, img), w.Flush(), f.Close())
 }
 
-// start returns the progress of the processes whose threads render, and prints which of them the
-// program has started.
-func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, error) {
-	p := newProgress(v.tiles(), ids)
+// printProcesses prints which processes the program has started.
+func printProcesses(ctx context.Context, t *tpvm.Task, own []tpvm.TID) error {
 	var pids []string
 	for i, err := range t.Tasks(ctx) {
 		if err != nil {
-			return nil, err
-		}
-		if !i.IsThread {
-			p.name(i.ID, fmt.Sprintf("%s %d", i.Host, i.PID))
+			return err
 		}
 		if slices.Contains(own, i.ID) {
 			pids = append(pids, strconv.Itoa(i.PID))
@@ -130,7 +125,7 @@ func start(ctx context.Context, t *tpvm.Task, ids, own []tpvm.TID) (*progress, e
 	if len(pids) > 0 {
 		fmt.Fprintln(os.Stderr, "kill one of:", strings.Join(pids, " "))
 	}
-	return p, nil
+	return nil
 }
 
 // threads returns how many threads to spawn: one for each core of the hosts that have tasks, and
@@ -221,7 +216,7 @@ func (w *work) receive(ctx context.Context, t *tpvm.Task, img *image.RGBA, p *pr
 			return err
 		}
 		w.left--
-		p.step(from)
+		p.step()
 	}
 	w.inHand[from] = slices.DeleteFunc(w.inHand[from], func(i int) bool { return i == k })
 	w.give(ctx, t, from)

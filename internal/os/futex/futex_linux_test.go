@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 )
 
@@ -24,10 +25,7 @@ func TestShared(t *testing.T) {
 	}
 	defer memfd.Close(fd)
 	defer memfd.Unmap(mem)
-	other, err := memfd.OpenShared(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(memfd.OpenShared(fd, size))
 	defer memfd.Unmap(other)
 	w, o := (*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&other[0]))
 

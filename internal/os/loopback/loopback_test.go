@@ -2,7 +2,13 @@
 
 package loopback
 
-import "testing"
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestIsHost(t *testing.T) {
 	for host, want := range map[string]bool{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -23,10 +24,7 @@ func TestOnlyTheMakerWrites(t *testing.T) {
 	}
 	defer Close(fd)
 	defer Unmap(mem)
-	theirs, err := Open(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	theirs := must.Get(Open(fd, size))
 	defer Unmap(theirs)
 	mem[size-1] = 7
 	if theirs[size-1] != 7 {
@@ -61,10 +59,7 @@ func TestShared(t *testing.T) {
 	}
 	defer Close(fd)
 	defer Unmap(mem)
-	theirs, err := OpenShared(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	theirs := must.Get(OpenShared(fd, size))
 	defer Unmap(theirs)
 	theirs[1] = 7
 	if mem[1] != 7 {
@@ -97,9 +92,7 @@ func TestOpenRefuses(t *testing.T) {
 	defer unix.Close(plain)
 	_ = unix.Ftruncate(plain, 4096)
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	good, mem, err := Create(context.Background(), "good", 4096)
@@ -129,17 +122,13 @@ func TestReserve(t *testing.T) {
 	defer Unmap(mem)
 	used := func() int64 {
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(unix.Fstat(fd, &st))
 		return st.Blocks * 512
 	}
 	if n := used(); n != 0 {
 		t.Errorf("%d bytes are taken before any was committed", n)
 	}
-	if err := Commit(context.Background(), fd, some, 2*some); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(Commit(context.Background(), fd, some, 2*some))
 	if n := used(); n < some || n > 4*some { // pages may be large
 		t.Errorf("%d bytes are taken, %d were committed", n, some)
 	}
@@ -149,10 +138,7 @@ func TestReserve(t *testing.T) {
 	if m, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
 		t.Errorf("a file with pages that have no memory was opened: %d bytes, %v", len(m), err)
 	}
-	theirs, err := OpenReserved(fd, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	theirs := must.Get(OpenReserved(fd, size))
 	defer Unmap(theirs)
 	mem[some] = 7
 	if theirs[some] != 7 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 )
 
@@ -22,9 +23,7 @@ const secret = "0123456789abcdef"
 func write(t *testing.T, dir, name string, mode os.FileMode, gid int) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, -1, gid), os.Chmod(path, mode)))
 	return path
 }
 
@@ -91,19 +90,14 @@ func TestRead(t *testing.T) {
 
 // A descriptor can be read again and again, whatever it is of, and stays open.
 func TestDescriptor(t *testing.T) {
-	file, err := os.Open(write(t, t.TempDir(), "a", 0o600, -1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must.Get(os.Open(write(t, t.TempDir(), "a", 0o600, -1)))
 	defer file.Close()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := w.WriteString(secret); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.WriteString(secret))
 	w.Close()
 	for _, f := range []*os.File{file, r} {
 		for _, form := range []string{"fd:%d", "/dev/fd/%d", "/proc/self/fd/%d", "fd:%d"} {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Context returns a context for calls that must succeed. It ends after Patience, or after the
+// Context returns a context for calls that must succeed. It ends after Timeout, or after the
 // cleanup functions of the test that were registered later. Functions that t.Cleanup registers may
 // call Context too, whereas t.Context has ended by then.
-func Context(t testing.TB) context.Context { return ContextWithin(t, Patience) }
+func Context(t testing.TB) context.Context { return ContextWithin(t, Timeout) }
 
-// ContextWithin is Context with d in place of Patience.
+// ContextWithin is Context with d in place of Timeout.
 func ContextWithin(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Patience is the longest wait for what must come. It is long, because a loaded machine runs a test
+// Timeout is the longest wait for what must come. It is long, because a loaded machine runs a test
 // many times slower: it ends only what hangs.
-const Patience = 5 * time.Minute
+const Timeout = 5 * time.Minute
 
 const (
 	first   = 10 * time.Microsecond
@@ -18,12 +18,11 @@ const (
 	counted = time.Second // the most that counts of the time between two calls of is
 )
 
-// True returns when is returns true. After Patience it ends the test with what, the name of the
-// state. In a bubble of package testing/synctest it is
-// time of the bubble.
+// True returns when is returns true. After Timeout it ends the test with what, the name of the
+// state. In a bubble of package testing/synctest the time is that of the bubble.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	if !Within(Patience, is) {
+	if !Within(Timeout, is) {
 		t.Fatalf("never: %s", what)
 	}
 }

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Value returns the next value of ch. After Patience without a value it ends the test with what,
+// Value returns the next value of ch. After Timeout without a value it ends the test with what,
 // the name of the value.
 func Value[T any](t testing.TB, what string, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(Patience):
+	case <-time.After(Timeout):
 		t.Fatalf("never: %s", what)
 	}
 	return v
 }
 
 // Returns calls f in a goroutine of its own, and returns when f has returned. If f has not returned
-// after Patience, it ends the test with what, the name of the call.
+// after Timeout, it ends the test with what, the name of the call.
 func Returns(t testing.TB, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})

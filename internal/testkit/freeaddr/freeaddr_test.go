@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 )
 
@@ -20,14 +21,8 @@ func TestLoopback(t *testing.T) {
 		}
 		seen[addr] = true
 	}
-	addr, err := Loopback()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pc, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addr := must.Get(Loopback())
+	pc := must.Get(net.ListenPacket("udp", addr))
 	defer pc.Close()
 	if free(addr) {
 		t.Error("an address with a UDP socket counts as free")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay passes the connections of a TCP transport through a relay in the same process, so
-// that a test can break them.
+// Package relay passes the connections of a transport over TCP through a relay in the same process,
+// so that a test can break them.
 package relay
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// New returns a transport like t, which must be TCP, whose ports are reached through a relay. The
+// New returns a transport like t, which is over TCP, whose ports are reached through a relay. The
 // relay calls begin for each connection that it has accepted. begin returns a function that the
 // relay calls for each of the two directions, in a goroutine of its own: it passes bytes on until
 // the connection is to break. The relay closes the connection when one of the two calls returns.
@@ -48,10 +48,11 @@ type relay struct {
 	done  sync.WaitGroup
 }
 
-const scheme = "tcp://"
-
 // Addr returns the address of the relay.
-func (r *relay) Addr() string { return scheme + r.ln.Addr().String() }
+func (r *relay) Addr() string {
+	scheme, _, _ := strings.Cut(r.Port.Addr(), "://")
+	return scheme + "://" + r.ln.Addr().String()
+}
 
 // Close closes the port, and waits until the goroutines of the relay have ended.
 func (r *relay) Close() error {
@@ -67,7 +68,8 @@ func (r *relay) accept() {
 		if err != nil {
 			return
 		}
-		b, err := net.Dial("tcp", strings.TrimPrefix(r.Port.Addr(), scheme))
+		_, host, _ := strings.Cut(r.Port.Addr(), "://")
+		b, err := net.Dial("tcp", host)
 		if err != nil {
 			a.Close()
 			continue

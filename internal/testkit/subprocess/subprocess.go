@@ -6,6 +6,7 @@
 package subprocess
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -37,10 +38,11 @@ type Process struct {
 	// channel is closed when the process has ended.
 	Lines <-chan string
 
-	in    io.WriteCloser // nil if the command named another standard input
-	out   *lines
-	ended chan struct{}
-	err   error // of exec.Cmd.Wait, when ended is closed
+	in       io.WriteCloser // nil if the command named another standard input
+	discard  func()         // from then on, lines are lost for which Lines has no place
+	unwanted chan struct{}  // closed by discard
+	ended    chan struct{}
+	err      error // of exec.Cmd.Wait, when ended is closed
 }
 
 // Self returns a command that runs the executable of this process with the given arguments.
@@ -75,10 +77,12 @@ func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	p := &Process{Cmd: cmd, out: newLines(), ended: make(chan struct{})}
-	p.Lines = p.out.c
+	lines := make(chan string, unreadLines)
+	p := &Process{Cmd: cmd, Lines: lines, unwanted: make(chan struct{}), ended: make(chan struct{})}
+	p.discard = sync.OnceFunc(func() { close(p.unwanted) })
+	r, w := io.Pipe()
 	if cmd.Stdout == nil {
-		cmd.Stdout = p.out
+		cmd.Stdout = w
 	}
 	if o.isMerged {
 		cmd.Stderr = cmd.Stdout
@@ -100,7 +104,8 @@ func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 		cmd.WaitDelay = closesWithin
 	}
 	started := make(chan error)
-	go p.run(o.prepare, started)
+	go p.run(o.prepare, started, func() { w.Close() })
+	go p.readLines(r, lines)
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("subprocess: start %s: %w", strings.Join(cmd.Args, " "), err)
 	}
@@ -141,7 +146,8 @@ func Run(ctx context.Context, cmd *exec.Cmd) (out, errOut string, code int, err 
 
 // run starts the child and waits for its end. The kernel kills a child when the thread that has
 // started it ends. Therefore this goroutine keeps its thread.
-func (p *Process) run(prepare func() error, started chan<- error) {
+func (p *Process) run(prepare func() error, started chan<- error, endOutput func()) {
+	defer endOutput()
 	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	var err error
 	if prepare != nil {
@@ -156,9 +162,32 @@ func (p *Process) run(prepare func() error, started chan<- error) {
 		return
 	}
 	p.err = p.Cmd.Wait()
-	p.out.discard()
-	p.out.close()
-	close(p.ended)
+	time.AfterFunc(closesWithin, p.discard)
+}
+
+// readLines sends the lines of the output to c, until the output and the process have ended. A last
+// line may be without an end.
+func (p *Process) readLines(r io.Reader, c chan<- string) {
+	defer close(p.ended)
+	defer close(c)
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadString('\n')
+		if line != "" {
+			line = strings.TrimSuffix(line, "\n")
+			select {
+			case c <- line:
+			default:
+				select {
+				case c <- line:
+				case <-p.unwanted:
+				}
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
 // WriteLine writes a line to the standard input of the process: words with blanks between them.
@@ -218,7 +247,7 @@ func (p *Process) CloseInput() {
 // process that has not ended five seconds later. Lines that were not read may be lost.
 func (p *Process) Stop() error {
 	p.CloseInput()
-	p.out.discard()
+	p.discard()
 	defer time.AfterFunc(endsWithin, func() { p.Signal(syscall.SIGKILL) }).Stop()
 	return p.Wait()
 }
@@ -226,7 +255,7 @@ func (p *Process) Stop() error {
 // Kill kills the process, and waits until it has ended. Lines that were not read may be lost.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
-	p.out.discard()
+	p.discard()
 	<-p.ended
 }
 
@@ -242,64 +271,4 @@ func UntilEnd(ctx context.Context, in io.Reader) (context.Context, context.Cance
 		cancel()
 	}()
 	return ctx, cancel
-}
-
-// lines is a writer that sends the lines written to it to a channel.
-type lines struct {
-	c        chan string
-	unwanted chan struct{} // closed when full channels must not stop the writer any more
-	once     sync.Once     // of unwanted
-
-	mu       sync.Mutex
-	rest     []byte // of a line without an end
-	isClosed bool   // c
-}
-
-func newLines() *lines {
-	return &lines{c: make(chan string, unreadLines), unwanted: make(chan struct{})}
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.isClosed {
-		return 0, io.ErrClosedPipe
-	}
-	l.rest = append(l.rest, p...)
-	for {
-		line, after, ok := bytes.Cut(l.rest, []byte{'\n'})
-		if !ok {
-			return len(p), nil
-		}
-		l.sendLocked(string(line))
-		l.rest = after
-	}
-}
-
-// sendLocked sends a line to the channel. If the channel is full, sendLocked waits until a line is
-// read or discard is called. mu must be held.
-func (l *lines) sendLocked(line string) {
-	select {
-	case l.c <- line:
-		return
-	default:
-	}
-	select {
-	case l.c <- line:
-	case <-l.unwanted:
-	}
-}
-
-// discard makes send lose the lines for which the channel has no place.
-func (l *lines) discard() { l.once.Do(func() { close(l.unwanted) }) }
-
-// close closes the channel. A last line without an end is sent before.
-func (l *lines) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.rest) > 0 {
-		l.sendLocked(string(l.rest))
-	}
-	l.isClosed = true
-	close(l.c)
 }

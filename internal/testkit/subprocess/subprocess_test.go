@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 )
 
@@ -52,20 +53,14 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T, cmd *exec.Cmd, opts ...Option) *Process {
 	t.Helper()
-	p, err := Start(cmd, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(Start(cmd, opts...))
 	t.Cleanup(p.Kill)
 	return p
 }
 
 func (p *Process) mustLine(t *testing.T) string {
 	t.Helper()
-	s, err := p.Line(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(p.Line(t.Context()))
 	return s
 }
 
@@ -73,16 +68,12 @@ func (p *Process) mustLine(t *testing.T) string {
 func TestLines(t *testing.T) {
 	p := start(t, Self("child-echo"))
 	for i := range 3 {
-		if err := p.WriteLine("line", i); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(p.WriteLine("line", i))
 		if s := p.mustLine(t); s != fmt.Sprint("heard line ", i) {
 			t.Errorf("line %d is %q", i, s)
 		}
 	}
-	if err := p.WriteLine("more"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(p.WriteLine("more"))
 	if err := p.Expect(t.Context(), "heard less"); err == nil || !strings.Contains(err.Error(), `"heard more"`) {
 		t.Errorf("another line than was expected: %v", err)
 	}
@@ -176,10 +167,7 @@ func TestStopKills(t *testing.T) {
 // A child ends when its parent is killed.
 func TestEndsWithParent(t *testing.T) {
 	p := start(t, Self("child-parent"))
-	pid, err := strconv.Atoi(p.mustLine(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pid := must.Get(strconv.Atoi(p.mustLine(t)))
 	if !isRunning(pid) {
 		t.Fatal("the child of the child does not run")
 	}
@@ -199,26 +187,17 @@ func isRunning(pid int) bool {
 
 // A child that writes more lines than the channel holds waits. Stop and Kill do not.
 func TestUnreadLines(t *testing.T) {
-	l := newLines()
-	for range unreadLines {
-		fmt.Fprintln(l, "a line")
-	}
-	written := make(chan struct{})
-	go func() {
-		fmt.Fprint(l, "one more\nand a")
-		fmt.Fprint(l, "nother\n")
-		close(written)
-	}()
-	<-l.c // makes place for one
-	l.discard()
-	<-written
-	l.close()
-	n := 0
-	for range l.c {
-		n++
-	}
-	if n != unreadLines {
-		t.Errorf("%d lines", n)
+	for name, end := range map[string]func(*Process){"Stop": func(p *Process) { _ = p.Stop() }, "Kill": (*Process).Kill} {
+		p := start(t, exec.Command("/bin/sh", "-c", "yes a line | head -n 20000"))
+		eventually.True(t, "the channel is full", func() bool { return len(p.Lines) == unreadLines })
+		end(p)
+		n := 0
+		for range p.Lines {
+			n++
+		}
+		if n < unreadLines || n > 20_000 {
+			t.Errorf("%s: %d lines", name, n)
+		}
 	}
 }
 

@@ -44,12 +44,15 @@ type Harness struct {
 }
 
 // Open listens at an address of a transport. The goroutine that makes progress begins when the
-// transport first asks for the poller.
-func Open(tr subsys.Transport, addr string, d Drive, accept func(subsys.Conn) subsys.Sink) (*Harness, error) {
+// transport first asks for the poller. A nil log discards all lines.
+func Open(tr subsys.Transport, addr string, d Drive, log *slog.Logger, accept func(subsys.Conn) subsys.Sink) (*Harness, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	h := &Harness{Pool: buffers.New(), drive: d, ended: make(chan struct{})}
 	var err error
 	h.Port, err = tr.Listen(addr, subsys.Config{
-		Pool: h.Pool, Poller: h.Poller, Logger: slog.New(slog.DiscardHandler), Count: &h.Count, Progress: &h.Hold, Accept: accept,
+		Pool: h.Pool, Poller: h.Poller, Logger: log, Count: &h.Count, Progress: &h.Hold, Accept: accept,
 	})
 	if err != nil {
 		return nil, errors.Join(err, h.end())

@@ -125,8 +125,8 @@ func loopback(port int) *unix.SockaddrInet4 {
 
 // A wire is what bare round trips go over.
 type wire interface {
-	ping()                               // makes a round trip
-	echo(more func() bool, first func()) // answers pings; calls first before each answer, if the wire is for pauses
+	ping()                 // makes a round trip
+	echo(more func() bool) // answers pings
 }
 
 // raw is the wire of a connection, with requests and replies of fixed sizes.
@@ -144,7 +144,7 @@ func (r *raw) ping() {
 	must(io.ReadFull(r.ReadWriter, r.reply))
 }
 
-func (r *raw) echo(more func() bool, _ func()) {
+func (r *raw) echo(more func() bool) {
 	for again := true; again; {
 		must(io.ReadFull(r.ReadWriter, r.request))
 		again = more()
@@ -260,14 +260,12 @@ func recvBulk(rw io.ReadWriter, memory []byte, size, count int) {
 //
 // The parent writes the word there and the peer writes back: their exchange is the shortest
 // possible round trip over shared memory. last says that the next message of an echo is the last.
-// paused is how long the peer did something else before it answered.
 //
 // The ring is a queue of messages from one goroutine to another: the least cost of passing messages
 // over shared memory. A word with its length precedes each message. Both sides poll, and publish
 // their progress after some bytes, not after each message.
 type shared struct {
 	there, back, last *atomic.Uint32
-	paused            *atomic.Int64
 	head, tail        *atomic.Uint64 // number of bytes read from the ring, and of bytes written
 	ring, all         []byte
 }
@@ -286,8 +284,7 @@ func openShared(dir string) *shared {
 	check(f.Truncate(ringAt + ringLen))
 	mem := must(unix.Mmap(int(f.Fd()), 0, ringAt+ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
 	at := func(n int) unsafe.Pointer { return unsafe.Pointer(&mem[n]) }
-	return &shared{(*atomic.Uint32)(at(0)), (*atomic.Uint32)(at(1024)), (*atomic.Uint32)(at(2048)), (*atomic.Int64)(at(3072)),
-		(*atomic.Uint64)(at(4096)), (*atomic.Uint64)(at(4096 + 1024)), mem[ringAt:], mem}
+	return &shared{(*atomic.Uint32)(at(0)), (*atomic.Uint32)(at(1024)), (*atomic.Uint32)(at(2048)), (*atomic.Uint64)(at(4096)), (*atomic.Uint64)(at(4096 + 1024)), mem[ringAt:], mem}
 }
 
 func (s *shared) close() { _ = unix.Munmap(s.all) }
@@ -306,7 +303,7 @@ func (w *words) ping() {
 	await(w.ctx, w.back, x, w.sleeps)
 }
 
-func (w *words) echo(more func() bool, _ func()) {
+func (w *words) echo(more func() bool) {
 	for again := true; again; {
 		x := w.back.Load() + 1
 		await(w.ctx, w.there, x, w.sleeps)
@@ -353,13 +350,6 @@ func changed(ctx context.Context, w *atomic.Uint64, was uint64) uint64 {
 func others(ctx context.Context) {
 	runtime.Gosched()
 	proceed(ctx)
-}
-
-// pause sleeps for about d, and stores how long that took.
-func (s *shared) pause(d time.Duration) {
-	start := time.Now()
-	time.Sleep(d)
-	s.paused.Store(int64(time.Since(start)))
 }
 
 // send puts n messages of size bytes into the ring, and waits until all of them are read.
@@ -426,37 +416,6 @@ func (s *shared) recv(ctx context.Context, size, n int) {
 	s.head.Store(head)
 }
 
-// events are two eventfds that both processes share, in the pollers of their runtimes. They are the
-// fastest way to wake a goroutine that sleeps for long.
-type events struct{ there, back *os.File }
-
-// openEvents opens duplicates of two eventfds. The original ones may have become blocking when the
-// peer was started.
-func openEvents(there, back uintptr) *events {
-	open := func(n uintptr) *os.File {
-		again := must(unix.FcntlInt(n, unix.F_DUPFD_CLOEXEC, 0))
-		check(unix.SetNonblock(again, true))
-		return os.NewFile(uintptr(again), "eventfd")
-	}
-	return &events{open(there), open(back)}
-}
-
-func (e *events) close() { e.there.Close(); e.back.Close() }
-
-func (e *events) ping() {
-	must(e.there.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}))
-	must(e.back.Read(make([]byte, 8)))
-}
-
-func (e *events) echo(more func() bool, first func()) {
-	for again := true; again; {
-		must(e.there.Read(make([]byte, 8)))
-		again = more()
-		first()
-		must(e.back.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}))
-	}
-}
-
 // channels join the two sides of a bench within this process.
 type channels struct {
 	there, back chan *[64]byte
@@ -470,7 +429,7 @@ func (c *channels) ping() {
 }
 
 // echo answers pings, until the channel is closed at the latest.
-func (c *channels) echo(more func() bool, _ func()) {
+func (c *channels) echo(more func() bool) {
 	for again := true; again; {
 		m, ok := <-c.there
 		if !ok {

@@ -15,9 +15,9 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -30,25 +30,23 @@ type options struct {
 	size, count, rounds, senders int
 	nodes, resources             int // of find; 0: over the socket of this node
 	sealed                       bool
-	pause                        time.Duration // of both sides before each message
-	compute                      int           // goroutines that compute meanwhile
-	idle                         int           // links beside the measured one
-	server                       string        // how the peer answers
-	inFlight                     int           // goroutines that call at the same time; 0 and 1: one
-	only                         string        // the group of rows; "": all
-	full                         bool          // with as many clients, of as much memory, as the paper
+	idle                         int    // links beside the measured one
+	server                       string // how the peer answers
+	inFlight                     int    // goroutines that call at the same time; 0 and 1: one
+	only                         string // the group of rows; "": all
+	full                         bool   // with as many clients, of as much memory, as the paper
 
 	opened func(*pair) // for tests: is called with each pair
 }
 
-// policies are the values of --poll, each with its other name.
+// policies are the values of --poll.
 var policies = []struct {
-	name, also string
-	is         rocl.PollPolicy
+	name string
+	is   rocl.PollPolicy
 }{
-	{"never", "off", rocl.PollNever},
-	{"adaptive", "adaptive", rocl.PollAdaptive},
-	{"always", "on", rocl.PollAlways},
+	{"never", rocl.PollNever},
+	{"adaptive", rocl.PollAdaptive},
+	{"always", rocl.PollAlways},
 }
 
 func policyOf(poll string) (rocl.PollPolicy, error) {
@@ -57,7 +55,7 @@ func policyOf(poll string) (rocl.PollPolicy, error) {
 			return p.is, nil
 		}
 	}
-	return 0, cli.Usagef("--poll is one of never, adaptive, always, not %q", poll)
+	return 0, usage.Errorf("--poll is one of never, adaptive, always, not %q", poll)
 }
 
 // servers are the values of --server. The server that answers each message before it receives the
@@ -73,7 +71,7 @@ type bench struct {
 }
 
 var benches = []*bench{
-	{"rtt", "Round-trip time between two processes", "transport size count rounds poll pause idle server compute",
+	{"rtt", "Round-trip time between two processes", "transport size count rounds poll idle server",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
 	{"call", "Time of a call, or calls a second of many goroutines", "transport size count rounds poll inflight",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
@@ -108,10 +106,8 @@ func (b *bench) define(f *pflag.FlagSet) *options {
 	all.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 	all.IntVar(&o.senders, "senders", 1, "sending goroutines")
 	all.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
-	all.DurationVar(&o.pause, "pause", 0, "how long each side does something else before it sends, as 20ms; it does not count (shm)")
 	all.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
 	all.StringVar(&o.server, "server", servers[0], "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
-	all.IntVar(&o.compute, "compute", 0, "goroutines that compute in this process meanwhile (shm)")
 	all.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 	all.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
 	all.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's index, rather than through its socket")
@@ -131,7 +127,7 @@ func (b *bench) measure(ctx context.Context, o *options) ([]*Result, error) {
 	var rs []*Result
 	err := attempt(func() { rs = b.run(ctx, o) })
 	if err == nil && len(rs) == 0 {
-		err = cli.Usagef("bench %s does not measure that over %s", b.name, o.transport)
+		err = usage.Errorf("bench %s does not measure that over %s", b.name, o.transport)
 	}
 	return rs, err
 }
@@ -183,16 +179,11 @@ var table = []string{
 // The limits of flags.
 const (
 	mostIdle     = 4096
-	mostTogether = 1024 // senders, goroutines that call, and those that compute
+	mostTogether = 1024 // senders, and goroutines that call
 )
 
 // check returns an error if the flags of a bench are invalid.
 func (o *options) check(b *bench) error {
-	for _, p := range policies {
-		if o.poll == p.also {
-			o.poll = p.name
-		}
-	}
 	for _, rule := range []struct {
 		isBroken bool
 		text     string
@@ -201,8 +192,7 @@ func (o *options) check(b *bench) error {
 		{o.transport != b.defaults.transport && !slices.Contains(b.transports, o.transport), fmt.Sprintf("%s is not measured over %q", o.bench, o.transport)},
 		{o.only != "" && !slices.Contains(groups, o.only), fmt.Sprintf("--only is one of %s, not %q", strings.Join(groups, ", "), o.only)},
 		{o.bench == "rate" && o.transport == "shm" && o.size > ringMost, fmt.Sprintf("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)},
-		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && (o.transport == "inproc" || o.pause != 0 || o.compute != 0),
-			fmt.Sprintf("--idle is up to %d, over shm or tcp, and not with --pause or --compute", mostIdle)},
+		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && o.transport == "inproc", fmt.Sprintf("--idle is up to %d, over shm or tcp", mostIdle)},
 		{o.bench == "rate" && (o.senders < 1 || o.senders > mostTogether || o.senders > o.count),
 			fmt.Sprintf("--senders is from 1 to %d, and not more than --count", mostTogether)},
 		{o.inFlight < 0 || o.inFlight > mostTogether || o.inFlight > o.count, fmt.Sprintf("--inflight is up to %d, and not more than --count", mostTogether)},
@@ -211,15 +201,12 @@ func (o *options) check(b *bench) error {
 		{o.bench == "pairs" && (o.count < 2 || o.count > 256), "pairs is of 2 to 256 contexts (--count)"},
 		{o.resources < 0 || o.resources > 16_000_000 || o.resources > 0 && o.nodes > 0, "--resources is up to 16 million, and not for --nodes"},
 		{o.bench == "bw" && o.size < 1, "--size must be at least 1 to have bytes to count"},
-		{(o.pause != 0 || o.compute != 0) && o.transport != "shm", "--pause and --compute are for shm"},
-		{o.pause != 0 && o.pause < time.Millisecond || o.pause > time.Second || o.compute < 0 || o.compute > mostTogether,
-			fmt.Sprintf("--pause is 0, or 1ms to 1s; --compute is 0 to %d", mostTogether)},
 		{o.bench == "findall" && o.count > 1_000_000, "--count of findall is up to a million"},
 		{!slices.Contains(servers, o.server), fmt.Sprintf("--server is one of %s, not %q", strings.Join(servers, ", "), o.server)},
-		{o.server != servers[0] && (o.transport == "inproc" || o.idle+o.compute > 0 || o.pause > 0), "--server is for shm and tcp, and not with --pause, --compute or --idle"},
+		{o.server != servers[0] && (o.transport == "inproc" || o.idle > 0), "--server is for shm and tcp, and not with --idle"},
 	} {
 		if rule.isBroken {
-			return cli.Usagef("%s", rule.text)
+			return usage.Errorf("%s", rule.text)
 		}
 	}
 	if b.defaults.poll == "" { // the bench has no such flag
@@ -238,12 +225,9 @@ func Commands() []*cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, b := range benches {
-		c := &cobra.Command{Use: b.name, Short: b.short, Args: cli.Nothing}
+		c := &cobra.Command{Use: b.name, Short: b.short, Args: usage.Nothing}
 		o := b.define(c.Flags())
 		c.RunE = func(cmd *cobra.Command, _ []string) error {
-			if o.pause > 0 && !cmd.Flags().Changed("count") {
-				o.count = max(int(time.Second/o.pause), 10)
-			}
 			rs, err := b.measure(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -266,14 +250,14 @@ func allCommand() *cobra.Command {
 	var markdown bool
 	var rounds int
 	c := &cobra.Command{
-		Use: "all", Short: "Measure the whole table", Args: cli.Nothing,
+		Use: "all", Short: "Measure the whole table", Args: usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if rounds < 1 {
-				return cli.Usagef("--rounds must be at least 1")
+				return usage.Errorf("--rounds must be at least 1")
 			}
 			isJSON := cli.Flags(cmd).JSON
 			if markdown && isJSON {
-				return cli.Usagef("--json or --markdown, not both")
+				return usage.Errorf("--json or --markdown, not both")
 			}
 			w := cmd.OutOrStdout()
 			if markdown {

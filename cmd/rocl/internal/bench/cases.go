@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -52,8 +50,6 @@ var comparisons = slices.Concat([]comparison{
 		bare: bareTrips("echo-words"), ours: messages("echo"), also: []side{small}, finish: rttShared},
 	{bench: "rtt", transport: "shm", poll: "never", when: plain, what: "a bare Go loop over two shared futexes", unit: "µs", goal: 1.25,
 		bare: bareTrips("echo-futex"), ours: messages("echo"), also: []side{small}, finish: rttShared},
-	{bench: "rtt", transport: "shm", when: pauses, what: "a bare Go loop over two eventfds of the runtime's poller", unit: "µs", goal: 1.2,
-		bare: bareTrips("echo-events"), ours: messages("echo"), also: []side{small}, finish: rttShared},
 	{bench: "rtt", transport: "inproc", when: plain, what: "a Go channel there and back", unit: "µs", goal: 1.8,
 		bare: bareTrips("echo-channel"), ours: messages("echo"), finish: note(untouched)},
 	{bench: "rtt", when: server("goroutine"), name: "rtt server=goroutine", what: "a server that answers in its loop", unit: "µs", goal: 3,
@@ -166,12 +162,10 @@ func bareTrips(task string) side {
 }
 
 func messages(task string) side {
-	return func(p *pair) loop { return p.computing(p.trips(task, p.trip(p.Size))) }
+	return func(p *pair) loop { return p.trips(task, p.trip(p.Size)) }
 }
 
-func plain(o *options) bool { return o.idle == 0 && o.pause == 0 && o.server == servers[0] }
-
-func pauses(o *options) bool { return o.pause > 0 }
+func plain(o *options) bool { return o.idle == 0 && o.server == servers[0] }
 
 func server(name string) func(*options) bool {
 	return func(o *options) bool { return o.server == name }
@@ -187,23 +181,6 @@ func small(p *pair) loop {
 	return p.trips("echo", p.trip(size))
 }
 
-// computing returns the loop l, beside goroutines that compute all the time.
-func (p *pair) computing(l loop) loop {
-	if p.o.compute == 0 {
-		return l
-	}
-	p.crew = newCrew(p.o.compute)
-	p.add(p.crew.start())
-	return func(n int, t *times) {
-		speed := p.crew.speed()
-		time.Sleep(300 * time.Millisecond)
-		alone := speed()
-		speed = p.crew.speed()
-		l(n, t)
-		p.computed = append(p.computed, speed()/alone)
-	}
-}
-
 func besideBareTail(_ *pair, r *Result, _ []*times) []*Result {
 	return []*Result{r.tail(r.What, r.RawP99, 1.2)}
 }
@@ -215,19 +192,13 @@ func (r *Result) tail(what string, raw, goal float64) *Result {
 }
 
 func rttShared(p *pair, r *Result, t []*times) (more []*Result) {
-	if p.o.pause > 0 {
-		r.Pause = p.o.pause.String()
-	} else if p.Poll == "always" {
+	if p.Poll == "always" {
 		more = append(more, r.tail("its own p50", r.P50, 2))
 	}
 	if len(t) > 2 {
 		r.Extra = fmt.Sprintf("%s: p50 %.2f µs; %s", r.What, r.Raw, untouched)
 		r.What, r.Target = "64 bytes in the same run", 1.2
 		r.compare(t[1], t[2])
-	}
-	if p.o.compute > 0 {
-		r.Compute, r.Computed = p.o.compute, median(p.computed[1:]) // without the round that warms up
-		r.Extra = strings.TrimPrefix(fmt.Sprintf("%s\ncomputing meanwhile: %.0f %% of what it is alone", r.Extra, 100*r.Computed), "\n")
 	}
 	return more
 }
@@ -427,13 +398,4 @@ func (p *pair) pour(task string, write func([]byte)) loop {
 			p.recv()
 		})
 	}, 1)
-}
-
-func db(ctx context.Context, o *options) []*Result {
-	m := measureDatabase(ctx, o.count)
-	proceed(ctx)
-	r := &Result{Bench: "db", Count: m.Resources, Unit: "registrations/s", What: "the required 700,000", Rate: m.PutsPerSecond, Raw: 700_000, Target: 1, AtLeast: true,
-		P50: float64(m.FindP50) / 1e3, P99: float64(m.FindP99) / 1e3, Ratio: m.PutsPerSecond / 700_000}
-	r.Extra = fmt.Sprintf("%.0f bytes a resource beyond its attributes (at most 350); exact find p50 %.2f µs, p99 %.2f (at most 1 µs)", m.BytesEach, r.P50, r.P99)
-	return []*Result{r}
 }

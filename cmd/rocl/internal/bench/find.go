@@ -135,17 +135,13 @@ func appendName(b []byte, i int) []byte {
 // how many bytes the index takes for each.
 func (a *answerer) fill(n int) (bytesEach string) {
 	db, owner := a.server.Database(), resource.MakeGID(a.server.Node(), 1<<40, 0)
-	sites := []string{"porto", "braga", "lisboa", "faro"}
 	own := 0
 	var l resource.List
 	for i := range n {
 		if i%1024 == 0 {
 			proceed(a.ctx)
 		}
-		l.Reset()
-		name, site := nameOf(i), sites[i%len(sites)]
-		check(errors.Join(l.AddString("type", "worker"), l.AddString("site", site), l.AddString("name", name), l.AddString("slot", name)))
-		own += len("typeworkersitenameslot") + len(site) + 2*len(name)
+		own += describe(&l, i)
 		must(db.Put(owner.WithSerial(uint32(i+1)), owner, &l))
 	}
 	check(db.MakeIndex(a.ctx, 0)) // as for the first context that asks for it

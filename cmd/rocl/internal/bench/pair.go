@@ -103,11 +103,10 @@ func transportOf(name string) subsys.Transport {
 
 // means are what the bare loops of one side use.
 type means struct {
-	tcp    net.Conn
-	wires  map[string]wire // by the peer's task
-	mem    *shared
-	events *events
-	chans  *channels // within a process
+	tcp   net.Conn
+	wires map[string]wire // by the peer's task
+	mem   *shared
+	chans *channels // within a process
 }
 
 // use makes the bare loops use two connections, until ctx ends, and messages of size bytes.
@@ -124,7 +123,6 @@ func (m *means) use(ctx context.Context, done *cleanup, nc, uc net.Conn, size in
 		"echo-unix":     newRaw(uc, 16+6+6+len("bench")+len("peer"), 16+40+6+6+len("bench")+len("peer")), // as many as of a find
 		"echo-words":    &words{m.mem, ctx, false},
 		"echo-futex":    &words{m.mem, ctx, true},
-		"echo-events":   m.events,
 		"echo-channel":  m.chans,
 	}
 }
@@ -176,15 +174,13 @@ type pair struct {
 	to   rocl.GID // the resource of the peer
 	addr string   // where the peer accepts separate connections
 
-	senders  []*rocl.Resource // me, and further ones
-	best     *stream          // the fastest bare loop of large messages
-	crew     *crew
-	computed []float64 // share of their speed that computing goroutines had, by round
-	ep       *bulk.Endpoint
-	reads    bool          // whether process_vm_readv is allowed
-	summed   atomic.Uint64 // makes the compiler keep reads of memory
-	task     *tpvm.Task    // this process, and
-	child    tpvm.TID      // the peer
+	senders []*rocl.Resource // me, and further ones
+	best    *stream          // the fastest bare loop of large messages
+	ep      *bulk.Endpoint
+	reads   bool          // whether process_vm_readv is allowed
+	summed  atomic.Uint64 // makes the compiler keep reads of memory
+	task    *tpvm.Task    // this process, and
+	child   tpvm.TID      // the peer
 }
 
 // withPair runs f with a pair.
@@ -256,18 +252,8 @@ func (p *pair) start(c config) *peer {
 		return q
 	}
 	cmd := subprocess.Self(c.args()...)
-	for range 2 {
-		f := os.NewFile(uintptr(must(unix.Eventfd(0, unix.EFD_CLOEXEC))), "eventfd")
-		defer f.Close()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
-	}
 	q := &peer{Process: must(subprocess.Start(cmd))}
 	p.add(func() { _ = q.Stop() })
-	if p.events == nil {
-		p.events = openEvents(cmd.ExtraFiles[0].Fd(), cmd.ExtraFiles[1].Fd())
-		p.add(p.events.close)
-		context.AfterFunc(p.ctx, p.events.close)
-	}
 	go func() { p.stop(fmt.Errorf("the peer: %w", q.End())) }()
 	p.wait(q)
 	return q
@@ -352,20 +338,12 @@ func (p *pair) with(task string, l loop, args ...int) loop {
 // trips returns a loop of round trips f, which the peer answers by a task.
 func (p *pair) trips(task string, f func()) loop {
 	return p.with(task, func(n int, t *times) {
-		switch {
-		case p.o.pause > 0: // of both sides before each message; neither counts
-			t.timed(n, 1, func() time.Duration {
-				time.Sleep(p.o.pause)
-				start := time.Now()
-				f()
-				return time.Since(start) - time.Duration(p.mem.paused.Load())
-			})
-		case p.here != nil:
+		if p.here != nil {
 			t.batch(p.ctx, n, f)
-		default:
+		} else {
 			t.round(n, f)
 		}
-	}, int(p.o.pause))
+	})
 }
 
 // trip sends a message of size bytes, and receives the answer.

@@ -17,10 +17,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -29,7 +28,7 @@ import (
 func peerMain(ctx context.Context, arg string, in io.Reader, out io.Writer) error {
 	var a answerer
 	if err := json.Unmarshal([]byte(arg), &a.config); err != nil {
-		return cli.Usagef("what a peer is: %w", err)
+		return usage.Errorf("what a peer is: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a.ctx, a.calls = ctx, ctx
@@ -78,9 +77,6 @@ type answerer struct {
 
 func (a *answerer) serve(todo <-chan string, out io.Writer) {
 	a.open()
-	a.events = openEvents(3, 4) // inherited
-	a.add(a.events.close)
-	context.AfterFunc(a.ctx, a.events.close)
 	fmt.Fprintln(out, "ok")
 	for {
 		select {
@@ -153,7 +149,7 @@ func (a *answerer) do(task string, n []int) (answer string) {
 	case "idle":
 		a.openIdle(count)
 	case "echo":
-		a.echo(more, time.Duration(n[1]))
+		a.echo(more)
 	case "echo-goroutine":
 		a.echoInGoroutines(count)
 	case "echo-receivers":
@@ -180,7 +176,7 @@ func (a *answerer) do(task string, n []int) (answer string) {
 	case "tpvm-sink":
 		a.tpvmSink(count)
 	default:
-		a.wires[task].echo(more, func() { a.mem.pause(time.Duration(n[1])) })
+		a.wires[task].echo(more)
 	}
 	return ""
 }
@@ -224,13 +220,11 @@ func (a *answerer) openIdle(n int) {
 	}
 }
 
-// echo sends each message back, after a pause.
-func (a *answerer) echo(more func() bool, pause time.Duration) {
+// echo sends each message back.
+func (a *answerer) echo(more func() bool) {
 	for again := true; again; {
 		m := must(a.me.Recv(a.calls))
-		if again = more(); pause > 0 {
-			a.mem.pause(pause)
-		}
+		again = more()
 		a.echoOne(m)
 	}
 }

@@ -20,9 +20,6 @@ type Result struct {
 	Transport string  `json:"transport,omitempty"`
 	Size      int     `json:"size,omitempty"`
 	Poll      string  `json:"poll,omitempty"`
-	Pause     string  `json:"pause,omitempty"`
-	Compute   int     `json:"compute,omitempty"`  // goroutines that computed at the same time
-	Computed  float64 `json:"computed,omitempty"` // speed of the computing goroutines; 1 means as fast as alone
 	Senders   int     `json:"senders,omitempty"`
 	InFlight  int     `json:"in_flight,omitempty"` // goroutines that call at the same time
 	Idle      int     `json:"idle,omitempty"`      // links beside the measured one
@@ -84,9 +81,7 @@ func (r *Result) name() string {
 		{r.Transport != "", r.Transport},
 		{r.Size > 0, fmt.Sprint(r.Size, " B")},
 		{r.Poll != "", "poll=" + r.Poll},
-		{r.Pause != "", "pause=" + r.Pause},
 		{r.Idle > 0, fmt.Sprintf("beside %d idle links", r.Idle)},
-		{r.Compute > 0, fmt.Sprint("computing=", r.Compute)},
 		{r.Nodes > 0, fmt.Sprint(r.Nodes, " nodes")},
 		{r.Sealed, "sealed"},
 		{r.Resources > 0, fmt.Sprint("in place, of ", r.Resources)},
@@ -100,22 +95,28 @@ func (r *Result) name() string {
 	return s
 }
 
+// figures returns the figures of both sides as text.
+func (r *Result) figures() (ours, bare string) {
+	switch bare = fmt.Sprintf("%.2f %s", r.Raw, r.Unit); {
+	case r.Rate > 0:
+		ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
+	case r.P99 > 0:
+		ours = fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit)
+	default: // another quantile is compared
+		ours = fmt.Sprintf("%.2f %s", r.P50, r.Unit)
+	}
+	return ours, bare
+}
+
 // show prints results, as text or as JSON.
 func show(w io.Writer, rs []*Result, isJSON bool) error {
 	for _, r := range rs {
 		var err error
-		switch r.Machine = machine(); {
-		case isJSON:
+		if r.Machine = machine(); isJSON {
 			err = cli.Print(w, r)
-		case r.Rate > 0:
-			_, err = fmt.Fprintf(w, "%s: %.4g %s; %s: %.4g; ratio %.2f\n", r.name(), r.Rate, r.Unit, r.What, r.Raw, r.Ratio)
-		case r.P99 > 0:
-			_, err = fmt.Fprintf(w, "%s: p50 %.2f %s, p99 %.2f; %s: p50 %.2f; ratio %.2f\n", r.name(), r.P50, r.Unit, r.P99, r.What, r.Raw, r.Ratio)
-		default: // another quantile is compared
-			_, err = fmt.Fprintf(w, "%s: %.2f %s; %s: %.2f; ratio %.2f\n", r.name(), r.P50, r.Unit, r.What, r.Raw, r.Ratio)
-		}
-		if r.Extra != "" && err == nil && !isJSON {
-			_, err = fmt.Fprintln(w, r.Extra)
+		} else {
+			ours, bare := r.figures()
+			_, err = fmt.Fprintln(w, strings.TrimSpace(fmt.Sprintf("%s: %s; %s: %s; ratio %.2f\n%s", r.name(), ours, r.What, bare, r.Ratio, r.Extra)))
 		}
 		if err != nil {
 			return err
@@ -134,13 +135,7 @@ func markdownHead(w io.Writer, m Machine) error {
 // markdownRows prints the rows of results.
 func markdownRows(w io.Writer, rs []*Result) error {
 	for _, r := range rs {
-		ours, bare := fmt.Sprintf("p50 %.2f, p99 %.2f %s", r.P50, r.P99, r.Unit), fmt.Sprintf("%.2f %s", r.Raw, r.Unit)
-		switch {
-		case r.Rate > 0:
-			ours, bare = fmt.Sprintf("%.3g %s", r.Rate, r.Unit), fmt.Sprintf("%.3g", r.Raw)
-		case r.P99 == 0: // another quantile is compared
-			ours = fmt.Sprintf("%.2f %s", r.P50, r.Unit)
-		}
+		ours, bare := r.figures()
 		if r.Extra != "" {
 			ours += "; " + r.Extra
 		}

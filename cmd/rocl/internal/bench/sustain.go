@@ -156,7 +156,7 @@ func (x *exchange) together(c *crew, t *times, interval time.Duration) (rate flo
 	defer c.start()()
 	spend := func(d time.Duration, _ *times) { sleep(x.p.ctx, d) }
 	if t != nil {
-		x.p.begin(x.p.peer, x.task, untilLast, 0)
+		x.p.begin(x.p.peer, x.task, untilLast)
 		spend = x.talk
 	}
 	spend(interval/10, newTimes())

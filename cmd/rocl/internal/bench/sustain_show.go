@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/cobra"
 )
@@ -21,7 +22,7 @@ func sustainCommand() *cobra.Command {
 	var markdown bool
 	var plot string
 	c := &cobra.Command{
-		Use: "sustain", Args: cli.Nothing,
+		Use: "sustain", Args: usage.Nothing,
 		Short: "What is left of a computation and of messages when they run together",
 		Long: "A computation on all processors and a ping-pong run alone and together, over each transport\n" +
 			"with each policy of polling and beside bare loops. Takes about a minute, in which it prints nothing.",
@@ -35,10 +36,10 @@ func sustainCommand() *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		isJSON := cli.Flags(cmd).JSON
 		if rounds < 1 || interval <= 0 || size < 0 || size > rocl.MaxMessage {
-			return cli.Usagef("--rounds must be at least 1, --interval more than 0, --size from 0 to %d", rocl.MaxMessage)
+			return usage.Errorf("--rounds must be at least 1, --interval more than 0, --size from 0 to %d", rocl.MaxMessage)
 		}
 		if isJSON && markdown {
-			return cli.Usagef("--json or --markdown, not both")
+			return usage.Errorf("--json or --markdown, not both")
 		}
 		return attempt(func() {
 			var drawing *os.File

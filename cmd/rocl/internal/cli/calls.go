@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/programs"
 	"github.com/rocl-go/rocl/rpc"
@@ -96,7 +98,7 @@ func callCommand() *cobra.Command {
 			isNamed := len(patterns) < len(args)
 			if isNamed {
 				if tag != 0 {
-					return Usagef("--tag is for requests without a CALL")
+					return usage.Errorf("--tag is for requests without a CALL")
 				}
 				patterns = append(slices.Clone(patterns), rpcServer)
 			}
@@ -226,24 +228,13 @@ func orLate(ctx context.Context, err error) error {
 
 // readAll reads the input until ctx ends, and no more bytes than a message may have.
 func readAll(ctx context.Context, in io.Reader) ([]byte, error) {
-	type input struct {
-		b   []byte
-		err error
-	}
-	done := make(chan input, 1) // a read, for example from a terminal, cannot be interrupted
-	go func() {
+	return interrupt.Read(ctx, func() ([]byte, error) {
 		b, err := io.ReadAll(io.LimitReader(in, rocl.MaxMessage+1))
-		done <- input{b, err}
-	}()
-	select {
-	case got := <-done:
-		if got.err != nil {
-			return nil, inputError(got.err)
+		if err != nil {
+			err = inputError(err)
 		}
-		return got.b, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+		return b, err
+	})
 }
 
 func serveCommand() *cobra.Command {
@@ -261,10 +252,10 @@ func serveCommand() *cobra.Command {
 		Args: func(cmd *cobra.Command, args []string) error {
 			n := cmd.ArgsLenAtDash()
 			if n < 0 {
-				return Usagef("serve needs a command after --: %s", cmd.UseLine())
+				return usage.Errorf("serve needs a command after --: %s", cmd.UseLine())
 			}
 			if len(args) == n {
-				return Usagef("serve needs a command after --, and there is none: %s", cmd.UseLine())
+				return usage.Errorf("serve needs a command after --, and there is none: %s", cmd.UseLine())
 			}
 			return someAttributes(cmd, args[:n])
 		},
@@ -276,7 +267,7 @@ func serveCommand() *cobra.Command {
 				return err
 			}
 			if workers < 1 {
-				return Usagef("--workers %d is less than 1", workers)
+				return usage.Errorf("--workers %d is less than 1", workers)
 			}
 			path, err := exec.LookPath(args[n])
 			if err != nil {
@@ -291,7 +282,7 @@ func serveCommand() *cobra.Command {
 			note(cmd, g, map[string]any{"serving": r.ID()}, "serving as %v", r.ID())
 			s := &server{
 				r: r, path: path, args: args[n:], errOut: &lockedWriter{w: cmd.ErrOrStderr()},
-				out: &lockedWriter{w: cmd.OutOrStdout()}, patience: g.Timeout,
+				out: &lockedWriter{w: cmd.OutOrStdout()}, timeout: g.Timeout,
 			}
 			defer programs.ReapOrphans()()
 			if s.guard, err = programs.NewGuard(); err != nil {
@@ -334,9 +325,9 @@ func (s *server) run(ctx context.Context, c *exec.Cmd) error {
 type server struct {
 	r           *rocl.Resource
 	path        string
-	args        []string  // the command's name and its arguments
-	out, errOut io.Writer // of this process
-	patience    time.Duration
+	args        []string        // the command's name and its arguments
+	out, errOut io.Writer       // of this process
+	timeout     time.Duration   // of a reply
 	guard       *programs.Guard // nil: it could not be started
 }
 
@@ -378,7 +369,7 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 		return err
 	}
 	// The caller gets a reply even if this command is being interrupted.
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.patience)
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.timeout)
 	defer cancel()
 	return s.r.ReplyBytes(rctx, m, reply)
 }

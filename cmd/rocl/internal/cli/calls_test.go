@@ -27,20 +27,21 @@ import (
 // call runs 'rocl call' with an input.
 func call(t *testing.T, sock, in string, args ...string) (out, errOut string, code int) {
 	t.Helper()
-	return execute(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
+	r := <-beginCall(t, sock, in, args...)
+	return r.out, r.errOut, r.code
+}
+
+func beginCall(t *testing.T, sock, in string, args ...string) <-chan result {
+	return begin(t.Context(), strings.NewReader(in), append([]string{"call", "--timeout", long.String(), "--socket", sock}, args...)...)
 }
 
 // callBeside is call for a server that prints a line meanwhile, which it returns.
 func callBeside(t *testing.T, s *running, sock, in string, args ...string) (out, errOut, line string, code int) {
 	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		out, errOut, code = call(t, sock, in, args...)
-	}()
+	called := beginCall(t, sock, in, args...)
 	line = s.line()
-	<-done
-	return out, errOut, line, code
+	r := <-called
+	return r.out, r.errOut, line, r.code
 }
 
 // serve starts 'rocl serve' with a shell command. It returns the running command and the identifier
@@ -120,16 +121,12 @@ func TestServedCommandFails(t *testing.T) {
 func TestServeSideBySide(t *testing.T) {
 	sock, dir := node(t), t.TempDir()
 	serve(t, sock, fmt.Sprintf("read me you; : >%[1]s/$me; while [ ! -e %[1]s/$you ]; do sleep 0.01; done; echo $me", dir), "--workers", "2", "name=there")
-	second := make(chan string)
-	go func() {
-		out, _, _ := call(t, sock, "b a\n", "name=there")
-		second <- out
-	}()
+	second := beginCall(t, sock, "b a\n", "name=there")
 	if out, _, code := call(t, sock, "a b\n", "name=there"); code != 0 || out != "a\n" {
 		t.Errorf("the first: %d, %q", code, out)
 	}
-	if out := <-second; out != "b\n" {
-		t.Errorf("the second: %q", out)
+	if r := <-second; r.out != "b\n" {
+		t.Errorf("the second: %q", r.out)
 	}
 }
 
@@ -150,15 +147,8 @@ func TestServeMessages(t *testing.T) {
 // A call ends when the server ends, and when the reply takes too long.
 func TestCallEnds(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	r, err := c.Register(t.Context(), rocl.Attrs{"name": "silent"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	r := must(c.Register(t.Context(), rocl.Attrs{"name": "silent"}))
 	for wait := 300 * time.Millisecond; ; wait *= 2 {
 		_, errOut, code := execute(t.Context(), strings.NewReader(""), "call", "--socket", sock, "--timeout", wait.String(), "name=silent")
 		if strings.Contains(errOut, "the directory at") && wait < time.Minute {
@@ -259,10 +249,7 @@ func TestServedOutputStaysOpen(t *testing.T) {
 		t.Errorf("call: %d, %q", code, errOut)
 	}
 	<-begun
-	left, err := strconv.Atoi(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	left := must(strconv.Atoi(line))
 	if err := syscall.Kill(left, syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
@@ -275,15 +262,7 @@ func TestServeInterrupted(t *testing.T) {
 	sock := node(t)
 	path, begun, ended := fifo(t)
 	s, _ := serve(t, sock, "exec 3>"+path+"; sleep 1000; true", "name=there")
-	type result struct {
-		errOut string
-		code   int
-	}
-	called := make(chan result, 1)
-	go func() {
-		_, errOut, code := call(t, sock, "", "name=there")
-		called <- result{errOut, code}
-	}()
+	called := beginCall(t, sock, "", "name=there")
 	<-begun
 	if code := s.stop(); code != 0 {
 		t.Errorf("serve: exit code %d", code)
@@ -300,10 +279,7 @@ func TestServeKilled(t *testing.T) {
 	path, begun, ended := fifo(t)
 	cmd := subprocess.Self("serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
-	s, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(subprocess.Start(cmd))
 	t.Cleanup(s.Kill)
 	go func() {
 		<-begun
@@ -316,12 +292,7 @@ func TestServeKilled(t *testing.T) {
 	<-ended
 }
 
-func TestServeUsage(t *testing.T) {
-	for _, args := range []string{"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b"} {
-		if _, errOut, code := execute(t.Context(), strings.NewReader(""), strings.Fields(args)...); code != 64 || errOut == "" {
-			t.Errorf("%q: %d, %q", args, code, errOut)
-		}
-	}
+func TestServeNoSuchCommand(t *testing.T) {
 	if _, errOut, code := execute(t.Context(), nil, "serve", "a=b", "--", "no-such-command-anywhere"); code != exitFailed || !strings.Contains(errOut, "no-such-command-anywhere") {
 		t.Errorf("no such command: %d, %q", code, errOut)
 	}
@@ -330,15 +301,8 @@ func TestServeUsage(t *testing.T) {
 // Servers of package rpc are listed, and called by name with arguments in JSON.
 func TestCallOfName(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	s, err := rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	s := must(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"}))
 	defer s.Close(context.Background())
 	type addends struct{ A, B int }
 	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (map[string]int, error) {

@@ -20,7 +20,10 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 )
@@ -38,20 +41,34 @@ const long = 30 * time.Second
 
 // node starts a directory for the test, and returns its socket.
 func node(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rc-") // short, because the kernel allows 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, sock := labelled(t, nil)
+	return sock
+}
+
+// labelled starts a directory of a node with labels, and returns it with its socket.
+func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
+	dir := must(os.MkdirTemp("", "rc-")) // short, because the kernel allows 107 bytes
 	sock := filepath.Join(dir, "d.sock")
-	s, err := directory.Listen(sock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(directory.Listen(sock, directory.WithLabels(must(directory.NewLabels(a)))))
 	t.Cleanup(func() {
 		s.Close()
 		os.RemoveAll(dir)
 	})
-	return sock
+	return s, sock
+}
+
+// open opens a context for the test.
+func open(t *testing.T, sock string, opts ...rocl.Option) *rocl.Context {
+	c := must(rocl.Open(t.Context(), append(opts, rocl.WithSocket(sock))...))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // execute runs a command line to its end.
@@ -63,6 +80,22 @@ func execute(ctx context.Context, in io.Reader, args ...string) (out, errOut str
 	root.SetErr(&e)
 	code = Run(ctx, root, append([]string{}, args...)) // not nil, for which cobra would take the arguments of the test
 	return o.String(), e.String(), code
+}
+
+// A result is that of a command.
+type result struct {
+	out, errOut string
+	code        int
+}
+
+// begin runs a command line in a goroutine of its own. The channel gets the result.
+func begin(ctx context.Context, in io.Reader, args ...string) <-chan result {
+	ended := make(chan result, 1)
+	go func() {
+		out, errOut, code := execute(ctx, in, args...)
+		ended <- result{out, errOut, code}
+	}()
+	return ended
 }
 
 // running is a command that has been started and not waited for.
@@ -134,7 +167,7 @@ func TestAttributes(t *testing.T) {
 	}
 	for _, a := range []string{"", "a", "=", "=b", strings.Repeat("n", 1025) + "=x"} {
 		_, err := attributes([]string{"fine=yes", a})
-		var u *UsageError
+		var u usage.Error
 		if !errors.As(err, &u) {
 			t.Errorf("%.20q: %v, want a usage error", a, err)
 		}
@@ -157,9 +190,9 @@ func TestReport(t *testing.T) {
 		{dead, nil, 0, ""},
 		{live, nothingError("none"), 1, ""},
 		{live, errPartial, 3, ""},
-		{live, Usagef("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
-		{live, fmt.Errorf("deeper: %w", Usagef("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
-		{dead, Usagef("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{live, usage.Errorf("no %s", "good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
+		{live, fmt.Errorf("deeper: %w", usage.Errorf("no good")), 64, "rocl: deeper: no good\nTry 'rocl --help'.\n"},
+		{dead, usage.Errorf("no good"), 64, "rocl: no good\nTry 'rocl --help'.\n"},
 		{dead, context.Canceled, 130, ""},
 		{dead, rocl.ErrNoDirectory, 130, ""},
 		{live, context.DeadlineExceeded, 1, "rocl: context deadline exceeded\n"},
@@ -175,23 +208,6 @@ func TestReport(t *testing.T) {
 			t.Errorf("%v, interrupted %v: exit code %d, says %q; want %d, %q", c.err, c.ctx.Err() != nil, code, w.String(), c.code, c.says)
 		}
 	}
-	cause := errors.New("cause")
-	if err := Usagef("%w", cause); !errors.Is(err, cause) || err.Error() != "cause" {
-		t.Errorf("a usage error hides its cause: %v", err)
-	}
-}
-
-// Run is the function that main calls.
-func TestRun(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		code int
-	}{{nil, 0}, {nothingError("none"), 1}} {
-		root := &cobra.Command{Use: "x", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return c.err }}
-		if code := Run(t.Context(), root, []string{}); code != c.code {
-			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
-		}
-	}
 }
 
 func TestUsage(t *testing.T) {
@@ -203,6 +219,7 @@ func TestUsage(t *testing.T) {
 		"find --timeout 0", "find --timeout -1s", "find --timeout 5", "nodes --timeout soon",
 		"register rocl.a=b", "recv rocl.a=b", "recv a=b rocl.c=d", "find --want=", "find --want a,,b", "find --socket=", "find --socket unix:d.sock", "find --socket tcp://127.0.0.1:1",
 		"watch --socket /" + strings.Repeat("x", 107), "register --socket /" + strings.Repeat("x", 107) + " a=b", "nonsens", "nods",
+		"serve", "serve a=b", "serve a=b --", "serve -- cat", "serve a -- cat", "serve rocl.a=b -- cat", "serve --workers 0 a=b -- cat", "call", "call a", "call --wait -1s a=b",
 	} {
 		if out, errOut, code := execute(t.Context(), nil, strings.Fields(line)...); code != 64 || !strings.Contains(errOut, "--help") || out != "" {
 			t.Errorf("rocl %s: exit code %d, %q, %q", line, code, out, errOut)
@@ -277,15 +294,9 @@ func TestGlobals(t *testing.T) {
 	}
 }
 
-func TestVersionAndHelp(t *testing.T) {
+func TestVersion(t *testing.T) {
 	if out, _, code := execute(t.Context(), nil, "--version"); code != 0 || !strings.HasPrefix(out, "rocl ") || strings.Count(out, "\n") != 1 {
 		t.Errorf("--version: %d, %q", code, out)
-	}
-	out, _, code := execute(t.Context(), nil)
-	for _, name := range []string{"register", "find", "watch", "recv", "send", "call", "serve", "nodes", "search-trace", "--socket", "--json", "--verbose"} {
-		if code != 0 || !strings.Contains(out, name) {
-			t.Errorf("help does not name %s: %d, %q", name, code, out)
-		}
 	}
 }
 
@@ -305,10 +316,7 @@ func TestPrint(t *testing.T) {
 }
 
 func TestJSONAttrs(t *testing.T) {
-	l, err := attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="}))
 	if err := l.Want("blank"); err != nil {
 		t.Fatal(err)
 	}
@@ -317,17 +325,6 @@ func TestJSONAttrs(t *testing.T) {
 	}
 	if got := jsonAttrs(l); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-func TestTerminal(t *testing.T) {
-	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if Terminal(f) || Terminal(&bytes.Buffer{}) || Terminal(nil) {
-		t.Error("no terminal is one")
 	}
 }
 
@@ -520,18 +517,14 @@ func TestSendAndReceive(t *testing.T) {
 // send --wait finds a resource that appears later.
 func TestSendWaits(t *testing.T) {
 	sock := node(t)
-	sent := make(chan int, 1)
-	go func() {
-		_, _, code := execute(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
-		sent <- code
-	}()
+	sent := begin(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
 	r := start(t, "recv", "--socket", sock, "--count", "1", "name=late")
 	r.line()
 	if l := r.line(); l != "hello" {
 		t.Errorf("received %q", l)
 	}
-	if code := <-sent; code != 0 {
-		t.Errorf("send: exit code %d", code)
+	if got := <-sent; got.code != 0 {
+		t.Errorf("send: exit code %d", got.code)
 	}
 }
 
@@ -541,40 +534,17 @@ func TestSendWaits(t *testing.T) {
 // Promise (Commands): `rocl send` ends with exit code 0 only if every message was delivered.
 func TestSendTellsUndelivered(t *testing.T) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := open(t, sock)
 	for _, json := range []bool{false, true} {
-		r, err := c.Register(t.Context(), rocl.Attrs{"name": "there"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(c.Register(t.Context(), rocl.Attrs{"name": "there"}))
 		in, typed := io.Pipe()
-		type result struct {
-			out, errOut string
-			code        int
-		}
-		ended := make(chan result, 1)
-		go func() {
-			out, errOut, code := execute(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
-			ended <- result{out, errOut, code}
-		}()
-		if _, err := io.WriteString(typed, "one\n"); err != nil {
-			t.Fatal(err)
-		}
-		m, err := r.Recv(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		m.Release()
+		ended := begin(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
+		must(io.WriteString(typed, "one\n"))
+		must(r.Recv(t.Context())).Release()
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.WriteString(typed, "two\n"); err != nil {
-			t.Fatal(err)
-		}
+		must(io.WriteString(typed, "two\n"))
 		typed.Close()
 		got := <-ended
 		if got.code != 1 || !strings.Contains(got.errOut, "1 of 2 messages were not delivered: ") || !strings.Contains(got.errOut, "resource is gone") {
@@ -595,24 +565,13 @@ func TestSendInterrupted(t *testing.T) {
 	defer typed.Close() // lets the reader end
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
-	code := make(chan int, 1)
-	go func() {
-		_, _, c := execute(ctx, in, "send", "--socket", sock, "name=there")
-		code <- c
-	}()
-	if _, err := io.WriteString(typed, "hello\n"); err != nil {
-		t.Fatal(err)
-	}
+	ended := begin(ctx, in, "send", "--socket", sock, "name=there")
+	must(io.WriteString(typed, "hello\n"))
 	if l := r.line(); l != "hello" {
 		t.Errorf("received %q", l)
 	}
 	cancel()
-	select {
-	case c := <-code:
-		if c != exitInterrupted {
-			t.Errorf("interrupted: exit code %d", c)
-		}
-	case <-time.After(long):
-		t.Fatal("send goes on after an interrupt")
+	if got := eventually.Value(t, "the end of send", ended); got.code != exitInterrupted {
+		t.Errorf("interrupted: exit code %d", got.code)
 	}
 }

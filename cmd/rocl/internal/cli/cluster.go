@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/display"
@@ -95,26 +96,15 @@ func nodesCommand() *cobra.Command {
 		Long: "Print the nodes of the cluster that have these labels, all if none is given, with what their machines are.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			if err := l.AddString(rocl.AttrKind, "node"); err != nil {
 				return err
 			}
-			ctx := cmd.Context()
-			c, err := g.join(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			p := g.withTimeout(ctx)
-			defer p.stop()
 			var asked rocl.Coverage
 			var all []nodeJSON
-			ferr := gather(p, c.FindAll(p, l, rocl.Covered(&asked)), func(f rocl.Found) { all = append(all, newNodeJSON(&f)) })
+			ferr := g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) error {
+				return gather(p, c.FindAll(p, l, rocl.Covered(&asked)), func(f rocl.Found) { all = append(all, newNodeJSON(&f)) })
+			}, askOnly())
 			slices.SortFunc(all, func(a, b nodeJSON) int {
 				return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node))
 			})
@@ -131,7 +121,7 @@ func nodesCommand() *cobra.Command {
 				return nothingError("no node has these labels")
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -162,15 +152,10 @@ func searchTraceCommand() *cobra.Command {
 			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			how, err := strategy.Parse(name)
 			if err != nil {
-				return Usagef("--search %q is not auto, unicast, broadcast or tree", name)
+				return usage.Errorf("--search %q is not auto, unicast, broadcast or tree", name)
 			}
 			t, err := trace(cmd.Context(), g, how, l)
 			if err != nil {
@@ -181,11 +166,10 @@ func searchTraceCommand() *cobra.Command {
 				note(cmd, g, map[string]string{"note": without}, without)
 			}
 			out := cmd.OutOrStdout()
-			switch {
-			case g.JSON:
+			if g.JSON {
 				err = Print(out, t)
-			default:
-				err = printTrace(out, &t, Terminal(out))
+			} else {
+				err = printTrace(out, &t)
 			}
 			switch {
 			case err != nil:
@@ -196,7 +180,7 @@ func searchTraceCommand() *cobra.Command {
 				return errPartial
 			}
 			return nothingError("no resource matches")
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&name, "search", "auto", "`strategy`: auto, as any search goes; tree, without summaries; unicast, ask each node by itself; broadcast, all with one packet, if the cluster has a group")
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions([]string{"auto", "tree", "unicast", "broadcast"}, cobra.ShellCompDirectiveNoFileComp))
@@ -216,27 +200,16 @@ func trace(ctx context.Context, g Globals, how strategy.Strategy, l *rocl.List) 
 	return t, p.err(err)
 }
 
-// printTrace prints a line for each question, on a terminal as a tree.
-func printTrace(w io.Writer, t *directory.Trace, tree bool) error {
+// printTrace prints a line for each question.
+func printTrace(w io.Writer, t *directory.Trace) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if tree {
-		fmt.Fprintf(tw, "%s asks:\n", nodeName(t.Node))
-	} else {
-		fmt.Fprintln(tw, "NODE\tHOW\tFOR\tASKED\tTOOK\tANSWER")
-	}
-	for i, s := range t.Steps {
-		branch := ""
-		switch {
-		case tree && i+1 < len(t.Steps):
-			branch = "├─ "
-		case tree:
-			branch = "└─ "
-		}
+	fmt.Fprintln(tw, "NODE\tHOW\tFOR\tASKED\tTOOK\tANSWER")
+	for _, s := range t.Steps {
 		took := ms(s.Took)
 		if s.Took == 0 {
 			took = "-"
 		}
-		fmt.Fprintf(tw, "%s%s\t%s\t%s\t%s\t%s\t%s\n", branch, nodeName(s.Node), display.Quote(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", nodeName(s.Node), display.Quote(s.How), count(s.Members, "node"), "+"+ms(s.Asked), took, answer(&s))
 	}
 	if err := tw.Flush(); err != nil {
 		return err

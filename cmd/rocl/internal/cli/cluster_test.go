@@ -8,8 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -21,29 +19,6 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/resource"
 )
-
-// labelled starts a directory of a node with labels, and returns it with its socket.
-func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "rc-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	labels, err := directory.NewLabels(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sock := filepath.Join(dir, "d.sock")
-	s, err := directory.Listen(sock, directory.WithLabels(labels))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		s.Close()
-		os.RemoveAll(dir)
-	})
-	return s, sock
-}
 
 func TestNodes(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a", "bell": "\a"})
@@ -207,15 +182,8 @@ func (hanging) All(ctx context.Context, _ *resource.List, _ *directory.Coverage)
 func TestHangingNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(hanging{})
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	r, err := c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	r := must(c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"}))
 	for args, want := range map[string]string{
 		"find a=b": r.ID().String(), "nodes": nodeName(s.Node()), "nodes zone=a": "zone=a", "services": r.ID().String(), "routes": "",
 	} {
@@ -229,15 +197,16 @@ func TestHangingNode(t *testing.T) {
 // Promise (Commands): A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
-	g := Globals{Socket: sock, Timeout: long}
-	c, err := g.join(t.Context())
+	err := Globals{Socket: sock, Timeout: long}.ask(t.Context(), func(_ *timeoutContext, c *rocl.Context) error {
+		if len(c.Addrs()) > 0 {
+			t.Errorf("it listens at %q", c.Addrs())
+		}
+		return nil
+	}, askOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	if len(c.Addrs()) > 0 {
-		t.Errorf("it listens at %q", c.Addrs())
-	}
+	c := open(t, sock, askOnly())
 	w := start(t, "watch", "--socket", sock, "--json", rocl.AttrKind+"=context", rocl.AttrAddr+"=")
 	w.line()
 	for f, err := range c.FindAll(t.Context(), rocl.Match{rocl.AttrKind: "context"}) {
@@ -267,7 +236,6 @@ func TestErrorsBelowTable(t *testing.T) {
 	}
 }
 
-// A trace is printed as a table and as a tree.
 func TestPrintTrace(t *testing.T) {
 	id := resource.MakeGID(3, 1, 1)
 	tr := &directory.Trace{
@@ -282,9 +250,9 @@ func TestPrintTrace(t *testing.T) {
 			{Node: 6, How: "by\x1b[2J", Members: 1, Outcome: "new\n"}, // of a later version
 		},
 	}
-	print := func(tree bool) []string {
+	print := func() []string {
 		var b strings.Builder
-		if err := printTrace(&b, tr, tree); err != nil {
+		if err := printTrace(&b, tr); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(b.String(), "\x1b") {
@@ -292,30 +260,25 @@ func TestPrintTrace(t *testing.T) {
 		}
 		return strings.Split(strings.TrimSpace(b.String()), "\n")
 	}
-	for _, tree := range []bool{false, true} {
-		lines := print(tree)
-		for i, want := range []string{
-			"", "none", "none", "none of 4, 1 not reached", "silent", "not waited for", "found " + id.String(), `"new\n"`,
-			"and 2 more", "not found in 2.00 ms, and 1 of 5 nodes could not be asked", "could not be asked: 000000000009",
-			"messages: 6 sent and 3 received by this node, 14 at least in all",
-		} {
-			if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
-				t.Fatalf("line %d of %q does not end in %q", i, lines, want)
-			}
-		}
-		if !strings.Contains(strings.Join(strings.Fields(lines[2]), " "), "summary 1 node +0.10 ms 0.50 ms") || !strings.Contains(lines[3], "5 nodes") {
-			t.Errorf("%q, %q", lines[2], lines[3])
-		}
-		if branch := strings.HasPrefix(lines[1], "├─ ") && strings.HasPrefix(lines[7], "└─ "); branch != tree {
-			t.Errorf("tree %v: %q", tree, lines)
+	lines := print()
+	for i, want := range []string{
+		"", "none", "none", "none of 4, 1 not reached", "silent", "not waited for", "found " + id.String(), `"new\n"`,
+		"and 2 more", "not found in 2.00 ms, and 1 of 5 nodes could not be asked", "could not be asked: 000000000009",
+		"messages: 6 sent and 3 received by this node, 14 at least in all",
+	} {
+		if i >= len(lines) || !strings.HasSuffix(lines[i], want) {
+			t.Fatalf("line %d of %q does not end in %q", i, lines, want)
 		}
 	}
+	if !strings.Contains(strings.Join(strings.Fields(lines[2]), " "), "summary 1 node +0.10 ms 0.50 ms") || !strings.Contains(lines[3], "5 nodes") {
+		t.Errorf("%q, %q", lines[2], lines[3])
+	}
 	tr.Found = id
-	if lines := print(false); !slices.Contains(lines, "found "+id.String()+" in 2.00 ms") {
+	if lines := print(); !slices.Contains(lines, "found "+id.String()+" in 2.00 ms") {
 		t.Errorf("%q", lines)
 	}
 	tr.Found, tr.Failed, tr.More = resource.GID{}, nil, 0
-	if lines := print(false); !slices.Contains(lines, "not found in 2.00 ms: 4 nodes asked") {
+	if lines := print(); !slices.Contains(lines, "not found in 2.00 ms: 4 nodes asked") {
 		t.Errorf("%q", lines)
 	}
 }

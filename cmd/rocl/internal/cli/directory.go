@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -30,12 +31,7 @@ func registerCommand() *cobra.Command {
 		Long: "Register a resource for as long as this command runs, which is until it is interrupted.\n" +
 			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := ownAttributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(ownAttributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, r, err := g.register(ctx, l)
 			if err != nil {
@@ -47,7 +43,7 @@ func registerCommand() *cobra.Command {
 			}
 			<-ctx.Done()
 			return c.Close()
-		},
+		}),
 	}
 }
 
@@ -87,76 +83,48 @@ func findCommand() *cobra.Command {
 			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			names, err := wanted(want)
 			if err != nil {
 				return err
 			}
 			if cluster && first {
-				return Usagef("--first asks no further than one, --cluster asks every node: choose one")
+				return usage.Errorf("--first asks no further than one, --cluster asks every node: choose one")
 			}
 			if system {
 				if err := l.AddString("rocl.kind", "context"); err != nil {
 					return err
 				}
 			}
-			ctx := cmd.Context()
-			c, err := g.join(ctx)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			p := g.withTimeout(ctx)
-			defer p.stop()
-			n := 0
 			opts := []rocl.FindOption{rocl.Want(names...)}
 			var asked rocl.Coverage
 			if cluster {
 				opts = append(opts, rocl.Covered(&asked))
 			}
-			for f, err := range answers(p, c.FindAll(p, l, opts...)) {
-				if err != nil {
-					return err
-				}
-				if system && f.ID == c.ID() {
-					continue
-				}
-				n++
-				node := f.ID.Node()
-				line := foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)}
-				switch {
-				case g.JSON:
-					if cluster {
-						line.Node = &node
+			n := 0
+			err = g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) error {
+				for f, err := range answers(p, c.FindAll(p, l, opts...)) {
+					if err != nil {
+						return err
 					}
-					err = Print(cmd.OutOrStdout(), line)
-				case cluster:
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %v %v\n", nodeName(node), f.ID, &f.Attrs)
-				default:
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%v %v\n", f.ID, &f.Attrs)
+					if system && f.ID == c.ID() {
+						continue
+					}
+					n++
+					if err := printFound(cmd.OutOrStdout(), g, &f, cluster); err != nil || first {
+						return err
+					}
 				}
-				if err != nil {
-					return err
-				}
-				if first {
-					break
-				}
+				return nil
+			}, askOnly())
+			if err == nil && cluster {
+				err = reportCoverage(cmd.ErrOrStderr(), g, &asked)
 			}
-			if cluster {
-				if err := reportCoverage(cmd.ErrOrStderr(), g, &asked); err != nil {
-					return err
-				}
+			if err == nil && n == 0 {
+				err = nothingError("no resource matches")
 			}
-			if n == 0 {
-				return nothingError("no resource matches")
-			}
-			return nil
-		},
+			return err
+		}),
 	}
 	cmd.Flags().StringArrayVar(&want, "want", nil, "print the values of these attributes only: `names`, separated by commas; may be repeated")
 	cmd.Flags().BoolVar(&cluster, "cluster", false, "say on which node each is, and which nodes were asked")
@@ -165,12 +133,30 @@ func findCommand() *cobra.Command {
 	return cmd
 }
 
+// printFound prints a resource, with its node if withNode is set.
+func printFound(w io.Writer, g Globals, f *rocl.Found, withNode bool) (err error) {
+	line := foundJSON{ID: &f.ID, Revision: f.Revision, Attrs: jsonAttrs(&f.Attrs)}
+	node := f.ID.Node()
+	switch {
+	case g.JSON:
+		if withNode {
+			line.Node = &node
+		}
+		err = Print(w, line)
+	case withNode:
+		_, err = fmt.Fprintf(w, "%s %v %v\n", nodeName(node), f.ID, &f.Attrs)
+	default:
+		_, err = fmt.Fprintf(w, "%v %v\n", f.ID, &f.Attrs)
+	}
+	return err
+}
+
 // wanted returns the names in the values of --want, which commas separate.
 func wanted(values []string) (names []string, err error) {
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
 			if err := new(rocl.List).AddString(name, ""); err != nil {
-				return nil, Usagef("--want %s: %w", usage.Quote(v), err)
+				return nil, usage.Errorf("--want %s: %w", usage.Quote(v), err)
 			}
 			names = append(names, name)
 		}
@@ -188,12 +174,7 @@ func watchCommand() *cobra.Command {
 		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" +
 			"Each line begins with the time at which the command learned of it.\n" +
 			"--timeout bounds how long it takes to reach the directory. Exit code 4 if it does not answer within that.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, err := g.Open(ctx, askOnly(), rocl.WithLinger(askLinger))
 			if err != nil {
@@ -222,6 +203,6 @@ func watchCommand() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }

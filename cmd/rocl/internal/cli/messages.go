@@ -4,6 +4,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
 )
@@ -34,15 +37,10 @@ func recvCommand() *cobra.Command {
 			"A line has quotes and escapes where a terminal would do anything else than show the message.\n" +
 			"--timeout bounds how long it takes to register. Exit code 4 if the directory does not answer within it.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := ownAttributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(ownAttributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			if count < 0 {
-				return Usagef("--count %d is less than 0, and 0 means no end", count)
+				return usage.Errorf("--count %d is less than 0, and 0 means no end", count)
 			}
 			c, r, err := g.register(ctx, l)
 			if err != nil {
@@ -73,7 +71,7 @@ func recvCommand() *cobra.Command {
 				}
 			}
 			return c.Close()
-		},
+		}),
 	}
 	cmd.Flags().IntVar(&count, "count", 0, "end after this many messages (0: never)")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print messages as they are, without newlines")
@@ -93,12 +91,7 @@ func sendCommand() *cobra.Command {
 			"Exit code 0 only if every message was delivered to the mailbox of the resource. Exit code 1 if no resource matches or a\nmessage was not delivered, with the number of those; 2 if no directory serves the node,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			g := Flags(cmd)
-			l, err := attributes(args)
-			if err != nil {
-				return err
-			}
+		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {
@@ -106,28 +99,20 @@ func sendCommand() *cobra.Command {
 			}
 			defer c.Close()
 			g.logger().Debug("sending to", "id", to)
-			var n, bytes, refused atomic.Int64
+			var n, size, refused atomic.Int64
 			send := func(p []byte) error {
 				n.Add(1)
-				bytes.Add(int64(len(p)))
+				size.Add(int64(len(p)))
 				err := me.SendBytes(ctx, to, tag, p)
 				if err != nil {
 					refused.Add(1)
 				}
 				return err
 			}
-			// A read, for example from a terminal, cannot be interrupted. A goroutine reads, so
-			// that an interrupt ends the command.
-			done := make(chan error, 1)
-			go func() { done <- pieces(cmd.InOrStdin(), raw, send) }()
-			select {
-			case err = <-done:
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
+			_, err = interrupt.Read(ctx, func() (any, error) { return nil, pieces(cmd.InOrStdin(), raw, send) })
 			undelivered, err := undelivered(ctx, g, me, to, err)
 			undelivered += int(refused.Load())
-			result := map[string]any{"to": to, "messages": n.Load(), "bytes": bytes.Load()}
+			result := map[string]any{"to": to, "messages": n.Load(), "bytes": size.Load()}
 			if undelivered > 0 {
 				result["undelivered"] = undelivered
 				err = fmt.Errorf("%d of %d messages were not delivered: %w", undelivered, n.Load(), err)
@@ -143,7 +128,7 @@ func sendCommand() *cobra.Command {
 				return err
 			}
 			return errors.Join(err, cerr)
-		},
+		}),
 	}
 	cmd.Flags().Uint64Var(&tag, "tag", 0, "tag of the messages")
 	cmd.Flags().BoolVar(&raw, "raw", false, "send the input as it is, not line by line")
@@ -176,7 +161,7 @@ func undelivered(ctx context.Context, g Globals, me *rocl.Resource, to rocl.GID,
 // to wait for a directory and for the target to appear.
 func target(ctx context.Context, g Globals, l *rocl.List, wait time.Duration) (c *rocl.Context, me *rocl.Resource, to rocl.GID, err error) {
 	if wait < 0 {
-		return nil, nil, to, Usagef("--wait %v is less than 0", wait)
+		return nil, nil, to, usage.Errorf("--wait %v is less than 0", wait)
 	}
 	late := time.Now().Add(wait)
 	for {
@@ -229,15 +214,11 @@ func pause(ctx context.Context, late time.Time) bool {
 func appears(ctx context.Context, c *rocl.Context, l *rocl.List, wait time.Duration) (rocl.Found, error) {
 	wctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	for ev, err := range c.Watch(wctx, l) {
-		if err != nil {
-			break
-		}
-		if ev.Kind == rocl.Appeared {
-			return ev.Found, nil
-		}
+	found, err := c.Await(wctx, l, 1)
+	if err != nil {
+		return rocl.Found{}, rocl.ErrNotFound
 	}
-	return rocl.Found{}, rocl.ErrNotFound
+	return found[0], nil
 }
 
 // inputError returns an error of reading standard input, without the parts of its text that repeat
@@ -251,31 +232,22 @@ func inputError(err error) error {
 
 // pieces cuts the input into messages and calls send with each.
 func pieces(r io.Reader, raw bool, send func([]byte) error) error {
-	in := bufio.NewReaderSize(r, 64<<10)
-	if raw {
-		p := make([]byte, 64<<10)
-		for {
-			n, err := in.Read(p)
-			if n > 0 {
-				if err := send(p[:n]); err != nil {
-					return err
-				}
-			}
-			if err == io.EOF {
-				return nil
-			}
-			if err != nil {
-				return inputError(err)
-			}
-		}
-	}
+	in, buf := bufio.NewReaderSize(r, 64<<10), make([]byte, 64<<10)
 	for {
-		line, err := in.ReadBytes('\n')
-		if len(line) > 0 {
-			if line[len(line)-1] == '\n' {
-				line = line[:len(line)-1]
+		var p []byte
+		var err error
+		if raw {
+			var n int
+			n, err = in.Read(buf)
+			p = buf[:n]
+		} else {
+			p, err = in.ReadBytes('\n')
+		}
+		if len(p) > 0 {
+			if !raw {
+				p = bytes.TrimSuffix(p, []byte("\n"))
 			}
-			if err := send(line); err != nil {
+			if err := send(p); err != nil {
 				return err
 			}
 		}

@@ -41,15 +41,6 @@ const (
 	exitInterrupted = 130
 )
 
-// A UsageError is an error in the command line that the user typed.
-type UsageError struct{ Err error }
-
-func (u *UsageError) Error() string { return u.Err.Error() }
-func (u *UsageError) Unwrap() error { return u.Err }
-
-// Usagef returns a UsageError with a formatted text.
-func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
-
 // nothingError is returned when nothing was found: exit code 1. Its text is printed on a terminal
 // only, so that scripts get empty output.
 type nothingError string
@@ -94,7 +85,7 @@ func Root() *cobra.Command {
 		}
 		return checkTimeout(cmd)
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &UsageError{usage.FlagError(err)} })
+	root.SetFlagErrorFunc(usage.FlagError)
 	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
@@ -108,18 +99,10 @@ func checkSocket(cmd *cobra.Command) error {
 	if !f.Changed {
 		what, at = "environment ROCL_SOCKET", os.Getenv("ROCL_SOCKET")
 	} else if at == "" {
-		return Usagef("--socket is empty: it names the directory's Unix socket")
+		return usage.Errorf("--socket is empty: it names the directory's Unix socket")
 	}
 	if err := directory.CheckDial(at); err != nil {
-		return Usagef("%s: %w", what, err)
-	}
-	return nil
-}
-
-// Nothing returns a [UsageError] if a command that takes no arguments has some.
-func Nothing(cmd *cobra.Command, args []string) error {
-	if err := usage.Nothing(cmd, args); err != nil {
-		return &UsageError{err}
+		return usage.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
@@ -131,11 +114,11 @@ func checkTimeout(cmd *cobra.Command) error {
 	if v := os.Getenv("ROCL_TIMEOUT"); v != "" && !f.Changed {
 		what = "environment ROCL_TIMEOUT=" + v
 		if err := f.Value.Set(v); err != nil {
-			return Usagef("%s is not a duration, such as 5s or 500ms", what)
+			return usage.Errorf("%s is not a duration, such as 5s or 500ms", what)
 		}
 	}
 	if d, _ := cmd.Flags().GetDuration("timeout"); d <= 0 {
-		return Usagef("%s is not more than zero", what)
+		return usage.Errorf("%s is not more than zero", what)
 	}
 	return nil
 }
@@ -154,7 +137,7 @@ func refuseOtherShells(root *cobra.Command) {
 		c.Args = cobra.ArbitraryArgs
 		c.RunE = func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return Usagef("there is no completion for %q: the shells are %s", args[0], strings.Join(shells, ", "))
+				return usage.Errorf("there is no completion for %q: the shells are %s", args[0], strings.Join(shells, ", "))
 			}
 			return c.Help()
 		}
@@ -179,7 +162,7 @@ func helpCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			at, left, err := c.Root().Find(args)
 			if err != nil || at == nil || len(left) > 0 {
-				return Usagef("no help for %q: there is no such command", strings.Join(args, " "))
+				return usage.Errorf("no help for %q: there is no such command", strings.Join(args, " "))
 			}
 			at.InitDefaultHelpFlag()
 			at.InitDefaultVersionFlag()
@@ -245,7 +228,7 @@ func report(ctx context.Context, cmd *cobra.Command, args []string, err error) i
 	}
 	w := cmd.ErrOrStderr()
 	switch {
-	case err == nil, quiet && (asJSON || p.Error == "" || !Terminal(cmd.OutOrStdout())):
+	case err == nil, quiet && (asJSON || p.Error == "" || !isTerminal(cmd.OutOrStdout())):
 	case asJSON:
 		_ = Print(w, p)
 	default:
@@ -260,7 +243,7 @@ func report(ctx context.Context, cmd *cobra.Command, args []string, err error) i
 // explain returns how an error is printed, with its exit code. quiet is true if the error has been
 // printed, or is printed on a terminal only.
 func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, quiet bool) {
-	var misused *UsageError
+	var misused usage.Error
 	var nothing nothingError
 	var silent *silentError
 	var incomplete *incompleteError
@@ -334,9 +317,20 @@ func unknown(err error) string {
 // someAttributes returns an error if no attribute is given.
 func someAttributes(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return Usagef("%s needs at least one attribute: %s", cmd.Name(), cmd.UseLine())
+		return usage.Errorf("%s needs at least one attribute: %s", cmd.Name(), cmd.UseLine())
 	}
 	return nil
+}
+
+// of returns the function of a command whose arguments are attributes, which read reads.
+func of(read func([]string) (*rocl.List, error), f func(*cobra.Command, Globals, *rocl.List) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		l, err := read(args)
+		if err != nil {
+			return err
+		}
+		return f(cmd, Flags(cmd), l)
+	}
 }
 
 // attributes reads arguments of the form k=v. It keeps their order, and names may repeat.
@@ -345,10 +339,10 @@ func attributes(args []string) (*rocl.List, error) {
 	for _, a := range args {
 		k, v, ok := strings.Cut(a, "=")
 		if !ok {
-			return nil, Usagef("%s is not name=value", usage.Quote(a))
+			return nil, usage.Errorf("%s is not name=value", usage.Quote(a))
 		}
 		if err := l.AddString(k, v); err != nil {
-			return nil, Usagef("%s: %w", usage.Quote(a), err)
+			return nil, usage.Errorf("%s: %w", usage.Quote(a), err)
 		}
 	}
 	return l, nil
@@ -362,7 +356,7 @@ func ownAttributes(args []string) (*rocl.List, error) {
 	}
 	for name := range l.All() {
 		if strings.HasPrefix(name, resource.SystemPrefix) {
-			return nil, Usagef("%s: %w", usage.Quote(name), resource.ErrReservedName)
+			return nil, usage.Errorf("%s: %w", usage.Quote(name), resource.ErrReservedName)
 		}
 	}
 	return l, nil
@@ -440,8 +434,8 @@ func jsonAttrs(l *rocl.List) map[string]any {
 	return m
 }
 
-// Terminal reports whether w is a terminal.
-func Terminal(w any) bool {
+// isTerminal reports whether w is a terminal.
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/spf13/cobra"
@@ -37,23 +38,20 @@ func routesCommand() *cobra.Command {
 			"4 if the directory does not answer within --timeout.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return Usagef("routes takes no attributes, such as %q: it prints the links of all contexts of this node", args[0])
+				return usage.Errorf("routes takes no attributes, such as %q: it prints the links of all contexts of this node", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			g := Flags(cmd)
-			ctx := cmd.Context()
-			p := g.withTimeout(ctx)
-			defer p.stop()
-			c, err := g.openWithin(p, rocl.JoinOnly(), rocl.WithLinger(askLinger))
-			if err != nil {
+			var all []routeJSON
+			silent := 0
+			rerr := g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) (err error) {
+				all, silent, err = routes(p, c)
 				return err
-			}
-			defer c.Close()
-			all, silent, rerr := routes(p, c)
-			if ctx.Err() != nil {
-				return ctx.Err()
+			})
+			if err := cmd.Context().Err(); err != nil {
+				return err
 			}
 			if err := printRoutes(cmd.OutOrStdout(), g, all); err != nil {
 				return err

@@ -43,20 +43,15 @@ func servicesCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			p := g.withTimeout(cmd.Context())
-			defer p.stop()
-			c, err := g.openWithin(p, rocl.JoinOnly(), rocl.WithLinger(askLinger))
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			client, err := rpc.NewClient(p, c)
-			if err != nil {
-				return p.err(err)
-			}
-			defer client.Close()
 			var covered rocl.Coverage
-			err = listServices(p, cmd.OutOrStdout(), client, c.FindAll(p, l, rocl.Covered(&covered)), g)
+			err = g.ask(cmd.Context(), func(p *timeoutContext, c *rocl.Context) error {
+				client, err := rpc.NewClient(p, c)
+				if err != nil {
+					return p.err(err)
+				}
+				defer client.Close()
+				return listServices(p, cmd.OutOrStdout(), client, c.FindAll(p, l, rocl.Covered(&covered)), g)
+			})
 			if len(covered.Failed) > 0 {
 				err = cmp.Or(err, reportCoverage(cmd.ErrOrStderr(), g, &covered))
 			}

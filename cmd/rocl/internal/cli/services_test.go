@@ -22,25 +22,15 @@ import (
 // newServices returns the socket of a node, a context and a client of package rpc.
 func newServices(t *testing.T) (string, *rocl.Context, *rpc.Client) {
 	sock := node(t)
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(sock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	client, err := rpc.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, sock)
+	client := must(rpc.NewClient(t.Context(), c))
 	t.Cleanup(func() { client.Close() })
 	return sock, c, client
 }
 
 // newService returns a server that offers one call, with the interceptors around.
 func newService(t *testing.T, c *rocl.Context, attrs rocl.Attrs, call string, result any, around ...rpc.Interceptor) *rpc.Server {
-	s, err := rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(rpc.NewServer(t.Context(), c, attrs, rpc.WithInterceptors(around...)))
 	t.Cleanup(func() { s.Close(context.Background()) })
 	if err := rpc.Register(s, call, func(context.Context, struct{}) (any, error) { return result, nil }); err != nil {
 		t.Fatal(err)
@@ -111,10 +101,7 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 // A resource that never replies is listed with the time for which the command waited.
 func TestServiceThatHangs(t *testing.T) {
 	_, c, client := newServices(t)
-	hung, err := c.Register(t.Context(), rocl.Attrs{"rpc": "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	hung := must(c.Register(t.Context(), rocl.Attrs{"rpc": "1"}))
 	why := hung.ID().String() + " did not reply within 50ms"
 	for asJSON, want := range map[bool]string{false: "does not answer: " + why + "\n", true: `"error":"` + why + `"`} {
 		var out bytes.Buffer
@@ -138,10 +125,7 @@ func TestServicesBesideStopped(t *testing.T) {
 	newService(t, c, rocl.Attrs{"is": "running"}, "echo", nil)
 	cmd := subprocess.Self("register", "--socket", sock, "rpc=1", "is=stopped")
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
-	s, err := subprocess.Start(cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(subprocess.Start(cmd))
 	t.Cleanup(func() {
 		s.Signal(syscall.SIGCONT)
 		s.Kill()
@@ -168,19 +152,8 @@ func TestNothingUnsafeOfServices(t *testing.T) {
 	newService(t, c, rocl.Attrs{"is": "broken"}, "echo", nil, func(context.Context, *rpc.Invocation, func(context.Context) error) error {
 		return errors.New(evil)
 	})
-	for _, format := range [][]string{nil, {"--json"}} {
-		for _, args := range []string{"services", "call echo is=plain", "call echo is=broken"} {
-			words := append(strings.Fields(args), append(format, "--timeout", long.String(), "--socket", sock)...)
-			out, errOut, _ := execute(t.Context(), strings.NewReader(""), words...)
-			if u := unsafe(out + errOut); u != "" || out+errOut == "" {
-				t.Errorf("%q printed %s: %q, %q", words, u, out, errOut)
-			}
-			for line := range strings.Lines(out) {
-				if format != nil && !json.Valid([]byte(line)) {
-					t.Errorf("%q printed %q, which is not JSON", words, line)
-				}
-			}
-		}
+	for _, line := range []string{"services", "call echo is=plain", "call echo is=broken"} {
+		printsSafely(t, sock, line)
 	}
 	var result map[string]string
 	if out, _, code := call(t, sock, "", "echo", "is=plain"); code != 0 || json.Unmarshal([]byte(out), &result) != nil || result[evil] != evil {

@@ -32,52 +32,28 @@ func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 // no longer time-out. 'rocl routes' prints links that dial, with the reason.
 func TestUnreachable(t *testing.T) {
 	sock := node(t)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := must(net.Listen("tcp", "127.0.0.1:0"))
 	addr := ln.Addr().String()
 	ln.Close()
-	far, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithTransports(closed{"tcp://" + addr}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer far.Close()
-	it, err := far.Register(t.Context(), rocl.Attrs{"name": "far"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := open(t, sock, rocl.WithTransports(closed{"tcp://" + addr}))
+	it := must(far.Register(t.Context(), rocl.Attrs{"name": "far"}))
 	for _, name := range []string{"call", "send"} {
 		_, errOut, code := execute(t.Context(), strings.NewReader("hello\n"), name, "--socket", sock, "--timeout", "700ms", "name=far")
 		if code == 0 || !strings.Contains(errOut, "unreachable") || !strings.Contains(errOut, "dial tcp "+addr) || !strings.Contains(errOut, "connection refused") || strings.Contains(errOut, "more time") {
 			t.Errorf("%s: exit code %d, %q", name, code, errOut)
 		}
 	}
-	soon, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithGiveUp(200*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer soon.Close()
-	from, err := soon.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	soon := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithGiveUp(200*time.Millisecond))
+	from := must(soon.Register(t.Context(), nil))
 	if err := from.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Patience}, from, it.ID(), nil)
+	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Timeout}, from, it.ID(), nil)
 	if n != 1 || !errors.Is(err, rocl.ErrUnreachable) || !strings.Contains(err.Error(), "dial tcp "+addr) || strings.Contains(err.Error(), "no connection within") {
 		t.Errorf("a time-out above WithGiveUp: %d undelivered, %v", n, err)
 	}
-	near, err := rocl.Open(t.Context(), rocl.WithSocket(sock), rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer near.Close()
-	me, err := near.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	near := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Timeout))
+	me := must(near.Register(t.Context(), nil))
 	if err := me.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -3,14 +3,14 @@
 package demo
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -70,189 +70,110 @@ type coordinator struct {
 	c       *rocl.Context
 	me      *rocl.Resource
 	run     string
-	rep     reporter
+	rep     *reporter
 	units   []*work
 	todo    []*work
-	left    int // number of units without a result
-	crawler map[rocl.GID]int
+	left    int              // number of units without a result
+	crawler map[rocl.GID]int // how many units each has
 	indexer []rocl.GID
 	front   rocl.GID
+	names   map[rocl.GID]string // of the processes that were found
 	turn    int
 	redone  int
-	found   map[rocl.GID]string // names of the processes that were reported
-	lost    map[rocl.GID]bool   // processes that have ended
+	lost    int // processes that have ended
 	msgs    uint64
-	before  []rocl.GID // crawlers and indexers that were known when the watch began
-	synced  bool       // the watch has yielded all processes that exist
-	kill    func()     // kills an indexer when a third of the units is done; may be nil
+	kill    func() // kills an indexer when a third of the units is done; may be nil
 }
 
-func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep reporter, units []*work) *coordinator {
+func newCoordinator(c *rocl.Context, me *rocl.Resource, run string, rep *reporter, units []*work) *coordinator {
 	return &coordinator{
 		c: c, me: me, run: run, rep: rep, units: units, todo: slices.Clone(units), left: len(units),
-		crawler: map[rocl.GID]int{}, found: map[rocl.GID]string{}, lost: map[rocl.GID]bool{},
+		crawler: map[rocl.GID]int{}, names: map[rocl.GID]string{},
 	}
 }
 
-// reporter shows the user what happens.
-type reporter interface {
-	printf(format string, args ...any)
-	total(units int)
-	step(done int, bytes uint64)
+// longest limits how long the processes take to appear, and how long an answer shows that an
+// indexer has ended.
+const longest = 20 * time.Second
+
+// gather waits until so many processes, with this one, have been found. From then on the
+// coordinator gets a message when one of them ends.
+func (co *coordinator) gather(ctx context.Context, processes int) error {
+	wait, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	found, err := co.c.Await(wait, rocl.Match{attrRun: co.run}, processes)
+	if err != nil {
+		return fmt.Errorf("waiting for the processes to appear: %w", err)
+	}
+	for _, f := range found {
+		if err := co.enter(ctx, f.ID, f.Attrs.GetString(attrRole), f.Attrs.GetString("pid")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// index runs until every unit is in the index of an indexer that lives. The watch says which ones
-// live.
+// enter puts a process on the list of its role.
+func (co *coordinator) enter(ctx context.Context, id rocl.GID, role, pid string) error {
+	switch role {
+	case "crawler":
+		co.crawler[id] = 0
+	case "indexer":
+		co.indexer = append(co.indexer, id)
+	case "front":
+		co.front = id
+	default: // the coordinator
+		return nil
+	}
+	co.names[id] = fmt.Sprintf("%s %v (process %s)", role, id, pid)
+	co.rep.printf("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, id, pid)
+	_, err := co.me.Monitor(ctx, id, tagGone)
+	return err
+}
+
+// index runs until every unit is in the index of an indexer that lives.
 func (co *coordinator) index(ctx context.Context) error {
-	co.before = append(slices.Collect(maps.Keys(co.crawler)), co.indexer...)
-	co.crawler, co.indexer, co.synced = map[rocl.GID]int{}, nil, false
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	events := make(chan rocl.Event)
-	watched := make(chan error, 1)
-	go func() {
-		watched <- co.watch(ctx, events)
-		close(events)
-	}()
-	messages := make(chan *rocl.Message)
-	defer func() { // both goroutines have ended, so that a late report is not taken for an answer
-		cancel()
-		for range events {
-		}
-		for m := range messages {
-			m.Release()
-		}
-	}()
-	received := make(chan error, 1)
-	go func() {
-		defer close(messages)
-		for m, err := range co.me.Messages(ctx) {
-			if err != nil {
-				received <- err
-				return
-			}
-			select {
-			case messages <- m:
-			case <-ctx.Done():
-				m.Release()
-				return
-			}
-		}
-	}()
-	co.rep.total(len(co.units))
-	for co.left > 0 || !co.synced {
+	for co.left > 0 {
 		if err := co.assign(ctx); err != nil {
 			return err
 		}
-		select {
-		case ev, ok := <-events:
-			if !ok {
-				return fmt.Errorf("watching the processes: %w", <-watched)
-			}
-			if err := co.event(ev); err != nil {
-				return err
-			}
-		case m, ok := <-messages:
-			if !ok {
-				return fmt.Errorf("receiving: %w", errors.Join(ctx.Err(), drain(received)))
-			}
-			n, err := co.message(m)
-			m.Release()
-			if err != nil {
-				return err
-			}
-
-			co.rep.step(len(co.units)-co.left, n)
-			if co.kill != nil && co.left*3 <= len(co.units)*2 {
-				co.kill()
-				co.kill = nil
-			}
-		}
-	}
-	return nil
-}
-
-func drain(ch <-chan error) error {
-	select {
-	case err := <-ch:
-		return err
-	default:
-		return nil
-	}
-}
-
-func (co *coordinator) watch(ctx context.Context, to chan<- rocl.Event) error {
-	for ev, err := range co.c.Watch(ctx, rocl.Match{attrRun: co.run}) {
-		if err != nil {
+		if err := co.receive(ctx); err != nil {
 			return err
 		}
-		select {
-		case to <- ev:
-		case <-ctx.Done():
-			return ctx.Err()
+		if co.kill != nil && co.left*3 <= len(co.units)*2 {
+			co.kill()
+			co.kill = nil
 		}
-	}
-	return ctx.Err()
-}
-
-// event handles the event that a process has appeared or gone.
-func (co *coordinator) event(ev rocl.Event) error {
-	role, pid := ev.Attrs.GetString(attrRole), ev.Attrs.GetString("pid")
-	switch {
-	case co.lost[ev.ID]: // given up: other processes have its units, or will get them
-	case ev.Kind == rocl.Appeared && role != "coordinator":
-		if co.found[ev.ID] == "" {
-			co.found[ev.ID] = fmt.Sprintf("%s %v (process %s)", role, ev.ID, pid)
-			co.rep.printf("found %-8s {demo=%s, role=%s} as %v, process %s", role, co.run, role, ev.ID, pid)
-		}
-		switch role {
-		case "crawler":
-			co.crawler[ev.ID] = 0
-		case "indexer":
-			co.indexer = append(co.indexer, ev.ID)
-		case "front":
-			co.front = ev.ID
-		}
-	case ev.Kind == rocl.Gone && (role == "crawler" || role == "indexer"):
-		return co.gone(ev.ID)
-	case ev.Kind == rocl.Synced:
-		co.synced = true
-		for _, id := range co.before {
-			if _, ok := co.crawler[id]; !ok && !slices.Contains(co.indexer, id) {
-				co.bury(id)
-			}
-		}
-		return co.enough()
 	}
 	return nil
 }
 
-// gone takes a process off the lists.
+// receive handles the next message.
+func (co *coordinator) receive(ctx context.Context) error {
+	m, err := co.me.Recv(ctx)
+	if err != nil {
+		return fmt.Errorf("receiving: %w", err)
+	}
+	defer m.Release()
+	before := co.left
+	err = co.message(m)
+	if done, all := len(co.units)-co.left, len(co.units); co.left < before && done*4/all > (done-1)*4/all {
+		co.rep.printf("%d %% of %d units are indexed", done*100/all, all)
+	}
+	return err
+}
+
+// gone takes a process that has ended off the lists, and gives out again the units that are lost:
+// of a crawler those that it had, of an indexer all units in its index.
 func (co *coordinator) gone(id rocl.GID) error {
 	delete(co.crawler, id)
 	co.indexer = slices.DeleteFunc(co.indexer, func(i rocl.GID) bool { return i == id })
-	co.bury(id)
-	if !co.synced {
-		return nil // the watch may still yield other processes
-	}
-	return co.enough()
-}
-
-// bury gives out again the units that a process has lost by ending: a crawler the units that it
-// had, an indexer all units in its index. The process is on no list any more.
-func (co *coordinator) bury(id rocl.GID) {
-	co.lost[id] = true
+	co.lost++
 	n := co.again(func(w *work) bool { return w.indexer == id || w.crawler == id && w.result == nil })
-	name := co.found[id]
-	if name == "" { // the process ended before it was reported
-		name = fmt.Sprintf("process %v", id)
-	}
-	co.rep.printf("%s is gone: %d units are done again by the others", name, n)
-}
-
-// enough returns an error if the remaining processes cannot go on.
-func (co *coordinator) enough() error {
+	co.rep.printf("%s is gone: %d units are done again by the others", co.names[id], n)
 	switch {
+	case id == co.front:
+		return errors.New("the front end has died, and there is only one: start the demonstration again")
 	case len(co.crawler) == 0:
 		return errors.New("no crawler is left")
 	case len(co.indexer) == 0:
@@ -308,9 +229,9 @@ func (co *coordinator) assign(ctx context.Context) error {
 		}
 		w.crawler = crawler
 		w.unit.Indexer = w.indexer.String()
-		err := sendJSON(ctx, co.me, crawler, tagUnit, &w.unit)
+		err := rocl.SendValue(ctx, co.me, crawler, tagUnit, w.unit)
 		if errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) {
-			// The watch will report the end too. Until then the crawler gets no further units.
+			// The monitor will report the end too. Until then the crawler gets no further units.
 			delete(co.crawler, crawler)
 			co.again(func(o *work) bool { return o.crawler == crawler && o.result == nil })
 			continue
@@ -324,62 +245,73 @@ func (co *coordinator) assign(ctx context.Context) error {
 	return nil
 }
 
-// message handles a report of a crawler or an indexer. bytes is the size of what was indexed.
-func (co *coordinator) message(m *rocl.Message) (bytes uint64, err error) {
+// message handles a report of a crawler, an indexer or a monitor.
+func (co *coordinator) message(m *rocl.Message) error {
 	co.msgs++
 	switch m.Tag() {
+	case tagGone:
+		return co.gone(m.From())
 	case tagSent:
-		var s sent
-		if err := json.Unmarshal(m.Bytes(), &s); err != nil {
-			return 0, err
+		s, err := rocl.Value[sent](m)
+		if err != nil {
+			return err
 		}
 		co.msgs += s.Messages
 		if s.Err != "" && int(s.ID) < len(co.units) {
 			co.again(func(w *work) bool { return w.unit.ID == s.ID && w.unit.Attempt == s.Attempt && w.result == nil })
 		}
 	case tagIndexed:
-		var r indexed
-		if err := json.Unmarshal(m.Bytes(), &r); err != nil {
-			return 0, err
+		r, err := rocl.Value[indexed](m)
+		if err != nil {
+			return err
 		}
 		if int(r.ID) >= len(co.units) {
-			return 0, nil
+			return nil
 		}
 		w := co.units[r.ID]
 		if w.result != nil || w.unit.Attempt != r.Attempt || w.indexer != m.From() {
-			return 0, nil // a report of an attempt that was given up
+			return nil // a report of an attempt that was given up
 		}
 		w.result = &r
 		if _, ok := co.crawler[w.crawler]; ok {
 			co.crawler[w.crawler]--
 		}
 		co.left--
-		return r.Bytes, nil
 	}
-	return 0, nil
+	return nil
 }
 
-// query asks the front end for a word. If an indexer ends meanwhile, its units are indexed again
-// first.
+// query asks the front end for a word. If an indexer has ended, its units are indexed again first.
 func (co *coordinator) query(ctx context.Context, word string) (answer, error) {
-	for try := 0; ; try++ {
-		t, err := question(ctx, co.me, co.front, ask{Word: word})
+	begun := time.Now()
+	for {
+		t, err := question(ctx, co.me, co.front, word)
 		if err == nil && t.Err == "" && t.Indexers == len(co.indexer) {
 			return t, nil
 		}
-		if try == 3 || ctx.Err() != nil {
-			if errors.Is(err, rocl.ErrGone) {
-				return t, fmt.Errorf("the front end has died, and there is only one: start the demonstration again: %w", err)
-			}
-			if err == nil {
-				err = errors.New(t.Err)
-			}
+		if err == nil {
+			err = errors.New(cmp.Or(t.Err, "an indexer has ended"))
+		}
+		if time.Since(begun) < longest {
+			err = co.handleEnd(ctx)
+		}
+		if err != nil {
 			return t, fmt.Errorf("asking for %q: %w", word, err)
 		}
-		if err := co.index(ctx); err != nil {
-			return t, err
-		}
 	}
+}
+
+// handleEnd handles the message that a process has ended, if that comes soon.
+func (co *coordinator) handleEnd(ctx context.Context) error {
+	soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if err := co.receive(soon); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			return nil
+		}
+		return err
+	}
+	return co.index(ctx)
 }
 
 // summary returns the sum of the results.
@@ -393,6 +325,6 @@ func (co *coordinator) summary() (r Result) {
 		r.Bytes += w.result.Bytes
 		r.Skipped = append(r.Skipped, w.result.Skipped...)
 	}
-	r.Messages, r.Redone, r.Killed = co.msgs, co.redone, len(co.lost)
+	r.Messages, r.Redone, r.Killed = co.msgs, co.redone, co.lost
 	return r
 }

@@ -8,7 +8,7 @@
 //	     └──────────────── what is indexed ──────────┘      questions ───┘
 //
 // Each box is a process with a context of its own. The files are cut into units. One crawler reads
-// a unit and sends it piece by piece to one indexer. The unit counts when the indexer has received
+// a unit and sends it file by file to one indexer. The unit counts when the indexer has received
 // its end. If an indexer ends, another one indexes its units again.
 package demo
 
@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 	"github.com/rocl-go/rocl/internal/display"
@@ -62,18 +63,12 @@ func Commands() []*cobra.Command {
 			"The number of matches is what 'LC_ALL=C grep -rIliw WORD DIR | wc -l' counts, but that a NUL byte\n" +
 			"anywhere makes a file binary, while grep does not look behind a match for one.\n" +
 			"The processes use a directory of their own unless --socket or ROCL_SOCKET names one.",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return cli.Usagef("demo takes one folder, not %d: %q is the second", len(args), args[1])
-			}
-			if len(args) == 1 && args[0] == "" {
-				return cli.Usagef("the folder to index is empty; without an argument it is the Go installation's source")
-			}
-			return nil
-		},
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				o.dir = args[0]
+				if o.dir = args[0]; o.dir == "" {
+					return usage.Errorf("the folder to index is empty; without an argument it is the Go installation's source")
+				}
 			}
 			g := cli.Flags(cmd)
 			o.json, o.socket, o.globals = g.JSON, g.Socket, g
@@ -114,20 +109,20 @@ func goSource() (string, error) {
 	}
 	src := filepath.Join(root, "src")
 	if _, err := os.Stat(src); root == "" || err != nil {
-		return "", cli.Usagef("no Go installation found to index: name a directory, as in 'rocl demo ~/documents'")
+		return "", usage.Errorf("no Go installation found to index: name a directory, as in 'rocl demo ~/documents'")
 	}
 	return src, nil
 }
 
 func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if o.crawlers < 1 || o.indexers < 1 || o.crawlers > 64 || o.indexers > 64 {
-		return cli.Usagef("--crawlers and --indexers must be from 1 to 64")
+		return usage.Errorf("--crawlers and --indexers must be from 1 to 64")
 	}
 	if o.kill && o.indexers < 2 {
-		return cli.Usagef("--kill-indexer needs another one to go on: --indexers 2 or more")
+		return usage.Errorf("--kill-indexer needs another one to go on: --indexers 2 or more")
 	}
 	if !index.IsWord(o.word) {
-		return cli.Usagef("%q is not a word: one run of ASCII letters, digits and underscores", o.word)
+		return usage.Errorf("%q is not a word: one run of ASCII letters, digits and underscores", o.word)
 	}
 	if o.dir == "" {
 		if o.dir, err = goSource(); err != nil {
@@ -136,7 +131,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	}
 	units, files, bad, err := walk(o.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return cli.Usagef("%s does not exist", o.dir)
+		return usage.Errorf("%s does not exist", o.dir)
 	}
 	if err != nil {
 		return err
@@ -149,8 +144,10 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		defer os.RemoveAll(dir)
 		o.socket = filepath.Join(dir, "directory.sock")
 	}
-	rep := newProgressReporter(o.json, errOut)
-	defer rep.close()
+	rep := &reporter{w: errOut, begun: time.Now()}
+	if o.json {
+		rep.w = io.Discard
+	}
 	start := time.Now()
 	o.globals.Socket = o.socket
 	c, err := o.globals.Open(ctx)
@@ -183,7 +180,7 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 		}
 	}
 	co := newCoordinator(c, me, name, rep, units)
-	if err := co.gather(ctx, o); err != nil {
+	if err := co.gather(ctx, o.crawlers+o.indexers+2); err != nil {
 		return err
 	}
 	if o.kill {
@@ -196,7 +193,6 @@ func run(ctx context.Context, o options, out, errOut io.Writer) (err error) {
 	if err := co.index(ctx); err != nil {
 		return err
 	}
-	rep.close()
 	rep.printf("all is indexed: asking the front end for %q", o.word)
 	t, err := co.query(ctx, o.word)
 	if err != nil {
@@ -239,33 +235,6 @@ func processesOf(n int) string {
 	return fmt.Sprint(n, " processes")
 }
 
-// gather waits until every process has been found.
-func (co *coordinator) gather(ctx context.Context, o options) error {
-	wait, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	n := 0
-	for ev, err := range co.c.Watch(wait, rocl.Match{attrRun: co.run}) {
-		if err != nil {
-			return fmt.Errorf("waiting for the processes to appear: %w", err)
-		}
-		if ev.Kind != rocl.Appeared {
-			continue
-		}
-		switch ev.Attrs.GetString(attrRole) {
-		case "crawler":
-			co.crawler[ev.ID] = 0
-		case "indexer":
-			co.indexer = append(co.indexer, ev.ID)
-		case "front":
-			co.front = ev.ID
-		}
-		if n++; n == o.crawlers+o.indexers+2 {
-			return nil
-		}
-	}
-	return ctx.Err()
-}
-
 // play runs a child process in its role until its input ends.
 func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	ctx, cancel := subprocess.UntilEnd(ctx, in)
@@ -281,7 +250,7 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 		case "front":
 			err = runFront(ctx, c, me, run)
 		default:
-			err = cli.Usagef("no role %q", name)
+			err = usage.Errorf("no role %q", name)
 		}
 	}
 	if ctx.Err() != nil {
@@ -290,55 +259,12 @@ func play(ctx context.Context, socket, name, run string, in io.Reader) error {
 	return err
 }
 
-// progressReporter is a reporter that shows a bar on a terminal, and writes lines. One goroutine
-// uses it.
-type progressReporter struct {
-	quiet bool
+// A reporter writes lines that say what happens. One goroutine uses it.
+type reporter struct {
 	w     io.Writer
 	begun time.Time
-	units int
-	bytes uint64
-	bar   string // the bar that is the last line on the terminal; "" if there is none
 }
 
-func newProgressReporter(quiet bool, w io.Writer) *progressReporter {
-	return &progressReporter{quiet: quiet, w: w, begun: time.Now()}
-}
-
-// eraseLine returns the terminal to the start of the line, which it erases.
-const eraseLine = "\r\x1b[K"
-
-func (t *progressReporter) printf(format string, args ...any) {
-	if t.quiet {
-		return
-	}
-	line := fmt.Sprintf("%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
-	if t.bar != "" {
-		line = eraseLine + line + t.bar
-	}
-	_, _ = io.WriteString(t.w, line)
-}
-
-func (t *progressReporter) total(units int) { t.units = max(units, 1) }
-
-func (t *progressReporter) step(done int, bytes uint64) {
-	t.bytes += bytes
-	if t.quiet || !cli.Terminal(t.w) {
-		return
-	}
-	const width = 40
-	n := width * done / t.units
-	bar := fmt.Sprintf("indexing %5.0f MB [%s%s] %3d %%", float64(t.bytes)/1e6, strings.Repeat("=", n), strings.Repeat("-", width-n), 100*done/t.units)
-	if bar != t.bar {
-		t.bar = bar
-		_, _ = io.WriteString(t.w, eraseLine+bar)
-	}
-}
-
-// close leaves the bar on the terminal as it is.
-func (t *progressReporter) close() {
-	if t.bar != "" {
-		t.bar = ""
-		_, _ = io.WriteString(t.w, "\n")
-	}
+func (t *reporter) printf(format string, args ...any) {
+	fmt.Fprintf(t.w, "%6.2fs  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -2,25 +2,21 @@
 
 package demo
 
-import (
-	"encoding/binary"
-	"errors"
-)
-
 // The attributes by which the processes of one run find each other.
 const (
 	attrRun  = "demo"
 	attrRole = "role"
 )
 
-// The tags of the messages between the processes. Payloads are JSON, except that of tagContent.
+// The tags of the messages between the processes. Payloads are values, except that of a file.
 const (
 	tagUnit    = 1 + iota // coordinator to crawler: unit
 	tagSent               // crawler to coordinator: sent
-	tagContent            // crawler to indexer: part of a file
+	tagFile               // crawler to indexer: a file; the tag is a fileTag
 	tagEnd                // crawler to indexer: end
 	tagIndexed            // indexer to coordinator: indexed
-	tagAsk                // coordinator to front end, front end to indexers: ask, as a request; the reply is an answer
+	tagGone               // a monitor to the coordinator: a process has ended
+	tagAsk                // coordinator to front end, front end to indexers: a word, as a request; the reply is an answer
 )
 
 // unit is a share of the files. One crawler reads it and one indexer indexes it. Attempt
@@ -29,7 +25,7 @@ type unit struct {
 	ID      uint32
 	Attempt uint32
 	Indexer string   // identifier
-	Paths   [][]byte // not strings, because JSON would change text that is not UTF-8
+	Paths   [][]byte // not strings, which are UTF-8
 }
 
 // sent reports that a crawler has finished with a unit. Err is set if the indexer could not be
@@ -57,14 +53,10 @@ type indexed struct {
 	Skipped     []string
 }
 
-// ask is the question for a word. The reply is an answer.
-type ask struct {
-	Word string
-}
-
 // names limits how many of the files found are named.
 const names = 3
 
+// An answer says which files have the word.
 type answer struct {
 	Matches  int
 	Names    [][]byte // of the first files
@@ -73,35 +65,15 @@ type answer struct {
 	Err      string
 }
 
-// A content message is a header and the bytes of a part of a file:
-//
-//	unit u32, attempt u32, file u32 (within the unit), flags u8
-const (
-	contentHead = 13
-	flagFirst   = 1
-	flagLast    = 2
-	flagFailed  = 4 // the file could not be read to its end: drop it
-)
-
-type content struct {
-	unit, attempt, file uint32
-	flags               byte
+// A fileTag is the tag of a message with a file: where the file belongs, above tagFile.
+type fileTag struct {
+	unit    uint32
+	attempt uint8 // the lower bits of that of the unit
+	file    uint16
 }
 
-func (c *content) put(b []byte) {
-	binary.LittleEndian.PutUint32(b, c.unit)
-	binary.LittleEndian.PutUint32(b[4:], c.attempt)
-	binary.LittleEndian.PutUint32(b[8:], c.file)
-	b[12] = c.flags
+func (f fileTag) tag() uint64 {
+	return tagFile | uint64(f.file)<<8 | uint64(f.attempt)<<24 | uint64(f.unit)<<32
 }
 
-func (c *content) parse(b []byte) ([]byte, error) {
-	if len(b) < contentHead {
-		return nil, errors.New("demo: the content is truncated")
-	}
-	c.unit = binary.LittleEndian.Uint32(b)
-	c.attempt = binary.LittleEndian.Uint32(b[4:])
-	c.file = binary.LittleEndian.Uint32(b[8:])
-	c.flags = b[12]
-	return b[contentHead:], nil
-}
+func parseTag(t uint64) fileTag { return fileTag{uint32(t >> 32), uint8(t >> 24), uint16(t >> 8)} }

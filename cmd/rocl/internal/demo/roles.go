@@ -3,8 +3,8 @@
 package demo
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +13,6 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo/index"
 )
-
-// piece limits how many bytes of a file travel in one message.
-const piece = 1 << 20
 
 // role opens a context and registers its resource as one of the run's processes.
 func role(ctx context.Context, socket, run, name string) (*rocl.Context, *rocl.Resource, error) {
@@ -31,22 +28,13 @@ func role(ctx context.Context, socket, run, name string) (*rocl.Context, *rocl.R
 	return c, me, nil
 }
 
-func sendJSON(ctx context.Context, me *rocl.Resource, to rocl.GID, tag uint64, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return me.SendBytes(ctx, to, tag, b)
-}
-
 // crawl reads the files of each unit and sends them to its indexer.
 func crawl(ctx context.Context, c *rocl.Context, me *rocl.Resource) error {
 	for m, err := range me.Messages(ctx, rocl.Tag(tagUnit)) {
 		if err != nil {
 			return err
 		}
-		var u unit
-		err := json.Unmarshal(m.Bytes(), &u)
+		u, err := rocl.Value[unit](m)
 		boss := m.From()
 		m.Release()
 		if err != nil {
@@ -59,7 +47,7 @@ func crawl(ctx context.Context, c *rocl.Context, me *rocl.Resource) error {
 			}
 			done.Err = err.Error()
 		}
-		if err := sendJSON(ctx, me, boss, tagSent, done); err != nil {
+		if err := rocl.SendValue(ctx, me, boss, tagSent, done); err != nil {
 			return err
 		}
 	}
@@ -73,9 +61,7 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 	}
 	e := end{ID: u.ID, Attempt: u.Attempt, Coordinator: boss.String(), Paths: u.Paths}
 	for i, path := range u.Paths {
-		h := content{unit: u.ID, attempt: u.Attempt, file: uint32(i)}
-		n, err := sendFile(ctx, c, me, to, string(path), h)
-		done.Messages += n
+		err := sendFile(ctx, c, me, to, string(path), fileTag{u.ID, uint8(u.Attempt), uint16(i)})
 		var bad *fileError
 		if errors.As(err, &bad) {
 			e.Skipped = append(e.Skipped, bad.Error())
@@ -84,71 +70,61 @@ func crawlUnit(ctx context.Context, c *rocl.Context, me *rocl.Resource, boss roc
 		if err != nil {
 			return err
 		}
+		done.Messages++
 	}
 	done.Messages++
-	return sendJSON(ctx, me, to, tagEnd, e)
+	return rocl.SendValue(ctx, me, to, tagEnd, e)
 }
 
 // fileError marks an error of reading a file, as opposed to sending it.
 type fileError struct{ error }
 
-// sendFile sends a file in pieces, which it reads directly into the buffers of the messages. If the
-// file cannot be read to its end, the indexer is told to drop it.
-func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, path string, h content) (messages uint64, err error) {
+// sendFile sends a file, which it reads directly into the buffer of the message.
+func sendFile(ctx context.Context, c *rocl.Context, me *rocl.Resource, to rocl.GID, path string, t fileTag) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return 0, &fileError{err}
+		return &fileError{err}
 	}
 	defer f.Close()
-	size := int64(piece)
-	if fi, err := f.Stat(); err == nil && fi.Size() < size {
-		size = fi.Size()
+	fi, err := f.Stat()
+	if err == nil && fi.Size() >= rocl.MaxMessage {
+		err = fmt.Errorf("%s: %w", path, rocl.ErrTooLarge)
 	}
-	h.flags = flagFirst
-	for {
-		// One byte more than the file should have reveals its end at once.
-		b, err := c.Buffer(contentHead + int(size) + 1)
-		if err != nil {
-			return messages, err
-		}
-		n, err := io.ReadFull(f, b.Bytes()[contentHead:])
-		switch {
-		case err == io.EOF || err == io.ErrUnexpectedEOF:
-			h.flags |= flagLast
-		case err != nil:
-			h.flags |= flagLast | flagFailed
-			n = 0
-		}
-		h.put(b.Bytes())
-		_ = b.Resize(contentHead + n)
-		if err := me.Send(ctx, to, tagContent, b); err != nil {
-			b.Release()
-			return messages, err
-		}
-		messages++
-		if h.flags&flagFailed != 0 {
-			return messages, &fileError{err}
-		}
-		if h.flags&flagLast != 0 {
-			return messages, nil
-		}
-		h.flags, size = 0, piece
+	if err != nil {
+		return &fileError{err}
 	}
+	b, err := c.BufferWait(ctx, int(fi.Size())+1)
+	if errors.Is(err, rocl.ErrTooLarge) {
+		return &fileError{fmt.Errorf("%s: %w", path, err)}
+	}
+	if err != nil {
+		return err
+	}
+	n, err := io.ReadFull(f, b.Bytes())
+	if err != io.EOF && err != io.ErrUnexpectedEOF {
+		b.Release()
+		return &fileError{cmp.Or(err, fmt.Errorf("%s: the file grows", path))}
+	}
+	_ = b.Resize(n)
+	if err := me.Send(ctx, to, t.tag(), b); err != nil {
+		b.Release()
+		return err
+	}
+	return nil
 }
 
 // indexUnit is a unit that is being indexed.
 type indexUnit struct {
-	id, attempt uint32
-	file        *index.File
-	size        uint64
-	files       []document
-	binary      int
-	bytes       uint64
+	id      uint32
+	attempt uint8
+	files   []document
+	binary  int
+	bytes   uint64
 }
 
 // document is a text file of a unit.
 type document struct {
-	file  uint32 // number within the unit
+	file  uint16 // number within the unit
 	words []uint32
 }
 
@@ -165,21 +141,18 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 		if err != nil {
 			return err
 		}
-		switch m.Tag() {
-		case tagContent:
-			err = ix.content(m.From(), m.Bytes())
+		switch m.Tag() & 0xff {
+		case tagFile:
+			ix.file(m)
 		case tagEnd:
-			err = ix.end(ctx, me, m.From(), m.Bytes())
+			err = ix.end(ctx, me, m)
 		case tagAsk:
-			var a ask
-			if err = json.Unmarshal(m.Bytes(), &a); err == nil {
-				files := ix.x.Files(a.Word)
-				t := answer{Matches: len(files), Words: ix.x.Words()}
-				for _, name := range files[:min(names, len(files))] {
-					t.Names = append(t.Names, []byte(name))
-				}
-				err = replyJSON(ctx, me, m, t)
+			files := ix.x.Files(string(m.Bytes()))
+			t := answer{Matches: len(files), Words: ix.x.Len()}
+			for _, name := range files[:min(names, len(files))] {
+				t.Names = append(t.Names, []byte(name))
 			}
+			err = reply(ctx, me, m, t)
 		}
 		m.Release()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, rocl.ErrGone) {
@@ -189,53 +162,35 @@ func runIndexer(ctx context.Context, _ *rocl.Context, me *rocl.Resource) error {
 	return nil
 }
 
-func (ix *indexer) content(from rocl.GID, b []byte) error {
-	var h content
-	data, err := h.parse(b)
-	if err != nil {
-		return err
+// file indexes a file, which counts when its unit ends.
+func (ix *indexer) file(m *rocl.Message) {
+	t, u := parseTag(m.Tag()), ix.open[m.From()]
+	if u == nil || u.id != t.unit || u.attempt != t.attempt {
+		u = &indexUnit{id: t.unit, attempt: t.attempt}
+		ix.open[m.From()] = u
 	}
-	u := ix.open[from]
-	if u == nil || u.id != h.unit || u.attempt != h.attempt {
-		u = &indexUnit{id: h.unit, attempt: h.attempt}
-		ix.open[from] = u
-	}
-	if h.flags&flagFirst != 0 {
-		u.file, u.size = ix.x.Begin(), 0
-	}
-	if u.file == nil {
-		return errors.New("demo: the file has no beginning")
-	}
-	_, _ = u.file.Write(data)
-	u.size += uint64(len(data))
-	if h.flags&flagLast == 0 {
-		return nil
-	}
-	words, text := u.file.End()
-	u.file = nil
-	switch {
-	case h.flags&flagFailed != 0:
-	case !text:
+	words, isText := ix.x.Words(m.Bytes())
+	if !isText {
 		u.binary++
-	default:
-		u.files = append(u.files, document{h.file, words})
-		u.bytes += u.size
+		return
 	}
-	return nil
+	u.files = append(u.files, document{t.file, words})
+	u.bytes += uint64(m.Len())
 }
 
-func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b []byte) error {
-	var e end
-	if err := json.Unmarshal(b, &e); err != nil {
+// end adds a unit to the index.
+func (ix *indexer) end(ctx context.Context, me *rocl.Resource, m *rocl.Message) error {
+	e, err := rocl.Value[end](m)
+	if err != nil {
 		return err
 	}
 	boss, err := rocl.ParseGID(e.Coordinator)
 	if err != nil {
 		return err
 	}
-	u := ix.open[from]
-	delete(ix.open, from)
-	if u == nil || u.id != e.ID || u.attempt != e.Attempt {
+	u := ix.open[m.From()]
+	delete(ix.open, m.From())
+	if u == nil || u.id != e.ID || u.attempt != uint8(e.Attempt) {
 		u = &indexUnit{} // none of the unit's files could be read
 	}
 	if !ix.units[e.ID] {
@@ -247,7 +202,7 @@ func (ix *indexer) end(ctx context.Context, me *rocl.Resource, from rocl.GID, b 
 			ix.x.Commit(string(e.Paths[d.file]), d.words)
 		}
 	}
-	return sendJSON(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
+	return rocl.SendValue(ctx, me, boss, tagIndexed, indexed{ID: e.ID, Attempt: e.Attempt, Files: len(u.files), Binary: u.binary, Bytes: u.bytes, Skipped: e.Skipped})
 }
 
 // runFront answers questions for a word by asking every indexer.
@@ -256,15 +211,11 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 		if err != nil {
 			return err
 		}
-		var a ask
-		if err := json.Unmarshal(m.Bytes(), &a); err != nil {
-			return err
-		}
-		t, err := lookUp(ctx, c, me, run, a)
+		t, err := lookUp(ctx, c, me, run, string(m.Bytes()))
 		if err != nil {
 			t.Err = err.Error()
 		}
-		err = replyJSON(ctx, me, m, t)
+		err = reply(ctx, me, m, t)
 		m.Release()
 		if err != nil && !errors.Is(err, rocl.ErrGone) {
 			return err
@@ -273,12 +224,12 @@ func runFront(ctx context.Context, c *rocl.Context, me *rocl.Resource, run strin
 	return nil
 }
 
-func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, a ask) (sum answer, err error) {
+func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run, word string) (sum answer, err error) {
 	for f, err := range c.FindAll(ctx, rocl.Match{attrRun: run, attrRole: "indexer"}) {
 		if err != nil {
 			return sum, err
 		}
-		t, err := question(ctx, me, f.ID, a)
+		t, err := question(ctx, me, f.ID, word)
 		if err != nil {
 			return sum, err
 		}
@@ -292,23 +243,22 @@ func lookUp(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 }
 
 // question asks a process for a word. It fails with ErrGone as soon as that process has ended.
-func question(ctx context.Context, me *rocl.Resource, to rocl.GID, a ask) (t answer, err error) {
-	b, err := json.Marshal(a)
+func question(ctx context.Context, me *rocl.Resource, to rocl.GID, word string) (answer, error) {
+	m, err := me.CallBytes(ctx, to, tagAsk, []byte(word))
 	if err != nil {
-		return t, err
-	}
-	m, err := me.CallBytes(ctx, to, tagAsk, b)
-	if err != nil {
-		return t, err
+		return answer{}, err
 	}
 	defer m.Release()
-	return t, json.Unmarshal(m.Bytes(), &t)
+	return rocl.Value[answer](m)
 }
 
-func replyJSON(ctx context.Context, me *rocl.Resource, m *rocl.Message, v any) error {
-	b, err := json.Marshal(v)
+func reply(ctx context.Context, me *rocl.Resource, m *rocl.Message, t answer) error {
+	b, err := rocl.EncodeValue(ctx, me.Context(), t)
 	if err != nil {
 		return err
 	}
-	return me.ReplyBytes(ctx, m, b)
+	if err = me.Reply(ctx, m, b); err != nil {
+		b.Release()
+	}
+	return err
 }

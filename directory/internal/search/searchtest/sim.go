@@ -8,7 +8,6 @@ package searchtest
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -48,8 +47,7 @@ type Sim struct {
 	cfg   Config
 	now   time.Time
 	byID  map[resource.NodeID]*Node
-	queue events
-	seq   int
+	queue search.Alarms
 }
 
 // A Node is a member. Its exported fields can be set at any time.
@@ -238,42 +236,17 @@ func (s *Sim) Reset() {
 
 // at calls do at a time.
 func (s *Sim) at(t time.Time, do func()) {
-	s.seq++
-	heap.Push(&s.queue, &event{t, s.seq, do})
+	s.queue.Set(&search.Alarm{Ring: func(time.Time) { do() }}, t)
 }
 
 // step runs the next event, and reports false if there is none.
 func (s *Sim) step() bool {
-	if len(s.queue) == 0 {
+	e := s.queue.Next()
+	if e == nil {
 		return false
 	}
-	e := heap.Pop(&s.queue).(*event)
-	s.now = e.at
-	e.do()
+	s.queue.Stop(e)
+	s.now = e.At
+	e.Ring(s.now)
 	return true
-}
-
-type event struct {
-	at  time.Time
-	seq int
-	do  func()
-}
-
-type events []*event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	if c := e[i].at.Compare(e[j].at); c != 0 {
-		return c < 0
-	}
-	return e[i].seq < e[j].seq
-}
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(*event)) }
-func (e *events) Pop() any {
-	last := len(*e) - 1
-	x := (*e)[last]
-	(*e)[last] = nil
-	*e = (*e)[:last]
-	return x
 }

@@ -114,8 +114,8 @@ func (n *Numbers) Host(ctx context.Context, node uint64) (int, error) {
 				}
 				return 0, fmt.Errorf("numbers: number host %s: %w", name, err)
 			}
-			index, _ := strconv.Atoi(get(f, "index"))
-			if get(f, "node") == name && index > 0 && index <= hostMax {
+			index, _ := strconv.Atoi(f.Attrs.GetString("index"))
+			if f.Attrs.GetString("node") == name && index > 0 && index <= hostMax {
 				claim, i = f.ID, index
 				break
 			}
@@ -268,7 +268,7 @@ func (n *Numbers) node(ctx context.Context, h int) (node uint64, ok bool) {
 		if err != nil {
 			break
 		}
-		if node, err := strconv.ParseUint(get(f, "node"), 16, 64); err == nil {
+		if node, err := strconv.ParseUint(f.Attrs.GetString("node"), 16, 64); err == nil {
 			return node, true
 		}
 	}
@@ -281,10 +281,4 @@ func (n *Numbers) Forget(tid int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.tasks, tid)
-}
-
-// get returns the value of an attribute, or "" if there is none.
-func get(f rocl.Found, name string) string {
-	v, _ := f.Attrs.Get(name)
-	return string(v)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package numbers_test
+package numbers
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/tpvm/libpvm3/internal/numbers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,11 +26,11 @@ func TestNumbers(t *testing.T) {
 	defer cancel()
 	nodes := rocltest.Cluster(t, 2)
 	var cs []*rocl.Context
-	var ns []*numbers.Numbers
+	var ns []*Numbers
 	var ids []rocl.GID
 	for i := range 6 {
 		c := nodes.Open(i % 2)
-		n := numbers.New(c, "vm")
+		n := New(c, "vm")
 		if err := n.Claim(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -47,17 +46,17 @@ func TestNumbers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !numbers.Valid(first) || first>>18 < 1 || first>>18 > 2 || seen[first] {
+		if !Valid(first) || first>>18 < 1 || first>>18 > 2 || seen[first] {
 			t.Errorf("%v has the number %#x", id, first)
 		}
 		seen[first] = true
-		fresh := numbers.New(cs[1], "vm") // a process that has not learned any numbers
+		fresh := New(cs[1], "vm") // a process that has not learned any numbers
 		for _, n := range append(ns, fresh) {
 			if i, err := n.Number(ctx, id); err != nil || i != first {
 				t.Errorf("%v has the number %#x, and %#x for another process: %v", id, first, i, err)
 			}
 		}
-		if got, err := numbers.New(cs[1], "vm").Task(ctx, first); err != nil || got != id {
+		if got, err := New(cs[1], "vm").Task(ctx, first); err != nil || got != id {
 			t.Errorf("%#x is %v, not %v: %v", first, got, id, err)
 		}
 	}
@@ -65,7 +64,7 @@ func TestNumbers(t *testing.T) {
 		t.Errorf("a number that no task has: %v", err)
 	}
 	// A second claim of the same number fails.
-	if err := numbers.New(cs[0], "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
+	if err := New(cs[0], "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
 		t.Errorf("a number that is claimed: %v", err)
 	}
 }
@@ -87,7 +86,7 @@ func TestPartial(t *testing.T) {
 	if _, err := c.Register(ctx, host); err != nil {
 		t.Fatal(err)
 	}
-	n := numbers.New(c, "vm")
+	n := New(c, "vm")
 	for h, want := range map[int]error{1: rocl.ErrNotFound, 2: rocl.ErrPartial} {
 		if _, err := n.Task(ctx, h<<18|1<<17+12345); !errors.Is(err, want) {
 			t.Errorf("a number of host %d that no task has: %v", h, err)
@@ -96,7 +95,7 @@ func TestPartial(t *testing.T) {
 	if err := n.Claim(ctx); err != nil {
 		t.Error(err)
 	}
-	if err := numbers.New(c, "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
+	if err := New(c, "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
 		t.Errorf("a number that is claimed: %v", err)
 	}
 }
@@ -118,11 +117,11 @@ func TestHostClaimEnded(t *testing.T) {
 	if err := claim.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if i, err := numbers.New(there, "vm").Host(ctx, uint64(there.ID().Node())); i != 1 || err != nil {
+	if i, err := New(there, "vm").Host(ctx, uint64(there.ID().Node())); i != 1 || err != nil {
 		t.Fatal(i, err)
 	}
-	n := numbers.New(here, "vm")
-	if isKept, err := n.KeepHost(ctx, 1, claim.ID()); isKept || err != nil {
+	n := New(here, "vm")
+	if isKept, err := n.keepHost(ctx, uint64(here.ID().Node()), 1, claim.ID()); isKept || err != nil {
 		t.Error(isKept, err)
 	}
 	for range 2 {

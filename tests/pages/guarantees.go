@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/rocl-go/rocl/tests/tree"
+)
+
+// guaranteeSections lists the headings of docs/GUARANTEES.md in their order.
+var guaranteeSections = []string{
+	"Delivery", "Sending", "Buffers", "Receiving", "Mailboxes", "Memory", "Ends", "Calls", "Transports", "Waiting", "Shared memory", "Hostile peers", "TLS",
+	"Resources", "Watches", "Takeover", "Directory", "Index", "Clusters", "Cluster searches", "Cuts and restarts", "Keys", "Nodes", "Options", "Commands", "Source tree",
+	"Package netrocl", "Package rpc", "Package bulk", "Package pool", "Package tpvm",
+}
+
+const guaranteesHead = `# Guarantees
+
+A guarantee is a promise of the library that tests show. Each promise stands above a test, and
+` + "`go run ./tests/pages`" + ` prints this page from there. "dispatch/TestMoves" is the test "TestMoves"
+in the folder "dispatch", which runs by ` + "`go test -run '^TestMoves$' ./dispatch`" + `; "rocl" is the root
+of the repository.
+
+[Delivery](DELIVERY.md) defines *accepted*, *delivered*, *received* and *reported*, and the
+[glossary](GLOSSARY.md) other terms. Not promised are:
+
+- Fairness among [processes of one user](DAEMON.md#what-has-no-limit) or members of a cluster.
+- Right answers beside a hostile [member that has the key](../SECURITY.md#which-part-trusts-which).
+- Service during a flood that takes the processors or the network.
+- Delivery to a peer that acknowledges nothing. It is cut.
+`
+
+// A promise is a paragraph in the comment of a test. It begins with the section of the page in
+// which it is printed, and may name more tests that show it. A test of another folder needs the
+// folder only if several tests have its name:
+//
+//	// Promise (Calls): If Call fails, the buffer stays the caller's. See also TestCallFails,
+//	// rpc: TestCall.
+type promise struct {
+	at      string // file and line of the test
+	section string
+	text    string
+	tests   []string // the test, and the others that the promise names
+	dir     string
+}
+
+// guarantees returns the text of docs/GUARANTEES.md.
+func guarantees(root string) (string, error) {
+	promises, folders, err := promisesOf(root)
+	if err != nil {
+		return "", err
+	}
+	var page strings.Builder
+	page.WriteString(guaranteesHead)
+	stands := map[string]string{} // the place of each text
+	for _, section := range guaranteeSections {
+		fmt.Fprintf(&page, "\n## %s\n\n", section)
+		for _, p := range promises {
+			if p.section != section {
+				continue
+			}
+			if stands[p.text] != "" {
+				return "", fmt.Errorf("%s: promised before, at %s: %s", p.at, stands[p.text], p.text)
+			}
+			stands[p.text] = p.at
+			names, err := p.names(folders)
+			if err != nil {
+				return "", err
+			}
+			for i, text := range []string{p.text, names} {
+				fmt.Fprintf(&page, "%s %s\n", "- "[i:i+1], strings.ReplaceAll(wrap(text, 98), "\n", "\n  "))
+			}
+		}
+	}
+	return page.String(), nil
+}
+
+// promisesOf returns the promises in the order of the files, and the folders that have a test of
+// each name.
+func promisesOf(root string) (promises []promise, folders map[string][]string, err error) {
+	files, err := tree.Go(root, parser.ParseComments, tree.IsTest)
+	folders = map[string][]string{}
+	for _, f := range files {
+		above := map[*ast.CommentGroup]bool{}
+		for _, d := range f.Decls {
+			test, ok := d.(*ast.FuncDecl)
+			if !ok || !isTest.MatchString(test.Name.Name) {
+				continue
+			}
+			folders[test.Name.Name] = append(folders[test.Name.Name], f.Folder())
+			above[test.Doc] = true
+			p := promise{at: f.At(test.Pos()), tests: []string{test.Name.Name}, dir: f.Folder()}
+			found, err := p.readComment(test.Doc.Text())
+			if err != nil {
+				return nil, nil, err
+			}
+			promises = append(promises, found...)
+		}
+		for _, c := range f.Comments {
+			if !above[c] && isPromise.MatchString(c.Text()) {
+				return nil, nil, fmt.Errorf("%s: a promise is not above a test", f.At(c.Pos()))
+			}
+		}
+	}
+	return promises, folders, err
+}
+
+var (
+	isTest    = regexp.MustCompile(`^(Test|Fuzz)[^a-z]`)
+	isPromise = regexp.MustCompile(`(?m)^Promise\b`)
+	form      = regexp.MustCompile(`^Promise \(([^)]+)\): (.+?)(?: See also (.+)\.)?$`)
+)
+
+// readComment returns the promises in the comment of a test. p has what they have in common.
+func (p promise) readComment(text string) (found []promise, err error) {
+	for paragraph := range strings.SplitSeq(text, "\n\n") {
+		if !isPromise.MatchString(paragraph) {
+			continue
+		}
+		m := form.FindStringSubmatch(strings.Join(strings.Fields(paragraph), " "))
+		if m == nil || !slices.Contains(guaranteeSections, m[1]) {
+			return nil, fmt.Errorf("%s: the form is \"Promise (SECTION): TEXT See also TESTS.\", with one of the sections %q", p.at, guaranteeSections)
+		}
+		one := p
+		one.section, one.text = m[1], m[2]
+		if m[3] != "" {
+			one.tests = append(slices.Clone(p.tests), strings.Split(m[3], ", ")...)
+		}
+		found = append(found, one)
+	}
+	return found, nil
+}
+
+// names returns the tests of a promise with their folders.
+func (p promise) names(folders map[string][]string) (string, error) {
+	var all []string
+	for _, test := range p.tests {
+		dir, name, ok := strings.Cut(test, ": ")
+		if !ok {
+			name, dir = test, p.dir
+			if has := folders[name]; len(has) == 1 {
+				dir = has[0]
+			}
+		} else if dir == "rocl" {
+			dir = "."
+		}
+		if !slices.Contains(folders[name], dir) {
+			return "", fmt.Errorf("%s: no test %s in folder %s; the folders are %q", p.at, name, dir, folders[name])
+		}
+		if dir == "." {
+			dir = "rocl"
+		}
+		all = append(all, "`"+dir+"/"+name+"`")
+	}
+	return strings.Join(all, ", "), nil
+}
