@@ -47,23 +47,36 @@ const (
 // mailbox has not stored yet.
 type localQueue struct {
 	f *Flow
-
-	isOpen atomic.Bool // senders may add messages; changes with Mailbox.mu and mu held
+	_ [64]byte // senders write what follows, and the receiver writes what stands behind the next gap
 
 	mu    lock.Mutex[levelLocalQueue] // guards the following fields
 	sent  uint64                      // charged bytes for which senders have taken credit, in all; while the queue is closed, Mailbox.mu guards it
 	tail  *run                        // the run that messages are added to; nil: the next message begins one
 	room  []byte                      // unused memory of the block of tail
 	block int                         // the size of that block
+	next  *localQueue                 // in Mailbox.news, the queue that was added before
+	_     [64]byte
 
+	isOpen atomic.Bool         // senders may add messages; changes with Mailbox.mu and mu held
+	isNews atomic.Bool         // the queue is in Mailbox.news
 	limit  atomic.Uint64       // charged bytes that the context may send, in all
 	first  atomic.Pointer[run] // the run that a sender has begun while there was none
-	isNews atomic.Bool         // the queue is in Mailbox.news
-	next   *localQueue         // in Mailbox.news, the queue that was added before
+	_      [64]byte
 
 	// Guarded by Mailbox.mu.
 	head   *run // the first run that is not stored wholly; nil: that is first
 	stored int  // messages of head that are stored
+}
+
+// An arrivals is what senders of the process and the receivers of a mailbox tell each other. It
+// shares no cache line with what either of them writes for each message.
+type arrivals struct {
+	_             [64]byte
+	news          atomic.Pointer[localQueue] // local queues that have messages, the latest first
+	isWaiting     atomic.Bool                // a receiver waits: what comes is not to wait in a queue
+	handlesAtOnce atomic.Bool                // there is a handler, and no goroutine runs serve
+	endsSpin      atomic.Bool                // the receivers that poll are to look at the list
+	_             [64]byte
 }
 
 // mayOpenLocked reports whether senders need the mailbox's lock for credit only. The mailbox's mu
@@ -205,7 +218,7 @@ func (q *localQueue) beginLocked(copies bool, size int) *run {
 }
 
 // isAwaited reports whether a message is to be handed over at once, to a receiver or a handler.
-func (m *Mailbox) isAwaited() bool { return m.waiters.isWaiting.Load() || m.handlesAtOnce.Load() }
+func (m *Mailbox) isAwaited() bool { return m.isWaiting.Load() || m.handlesAtOnce.Load() }
 
 // storeQueuesLocked stores what the local queues have. mu must be held.
 func (m *Mailbox) storeQueuesLocked() {

@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/list"
@@ -40,21 +39,21 @@ type Mailbox struct {
 	limit  uint64
 	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
+	arrivals
+
 	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
 	closed bool
 	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
 	messages  list.List[Message]
-	count     int                        // of all of them, also those that a rest of a run has
-	news      atomic.Pointer[localQueue] // local queues that have messages, the latest first
-	iteration *iteration                 // the loop that has taken a run; nil: none
-	taken     int                        // messages taken since a receiver waited last
-	spinners  int                        // receivers that poll for news
-	endsSpin  atomic.Bool                // they are to look at the list
-	filled    []*localQueue              // local queues that have been stored since a receiver waited
-	stored    uint64                     // charged bytes of the stored messages
-	matcher   *matcher                   // finds messages for receives with selectors; nil until a receive has passed messages over
+	count     int           // of all of them, also those that a rest of a run has
+	iteration *iteration    // the loop that has taken a run; nil: none
+	taken     int           // messages taken since a receiver waited last
+	spinners  int           // receivers that poll for news
+	filled    []*localQueue // local queues that have been stored since a receiver waited
+	stored    uint64        // charged bytes of the stored messages
+	matcher   *matcher      // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -69,12 +68,11 @@ type Mailbox struct {
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
 	// Receivers, and other takers of messages.
-	waiters       receivers
-	handle        func(*Message) bool // called for each message; nil: messages wait for receivers
-	handling      bool                // a goroutine runs serve
-	handlesAtOnce atomic.Bool         // handle is set, and no goroutine runs serve
-	monitors      list.List[monitor]  // monitors that put a message into this mailbox
-	gone          *inflow             // the account of those messages; nil before the first
+	waiters  receivers
+	handle   func(*Message) bool // called for each message; nil: messages wait for receivers
+	handling bool                // a goroutine runs serve
+	monitors list.List[monitor]  // monitors that put a message into this mailbox
+	gone     *inflow             // the account of those messages; nil before the first
 
 	// Calls.
 	calls       *calls                    // the calls, in the mailbox for replies; else nil
@@ -96,6 +94,7 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 		limit = d.cfg.Mailbox
 	}
 	m := &Mailbox{d: d, serial: serial, limit: uint64(limit)}
+	m.waiters.isWaiting = &m.isWaiting
 	if serial&Bounded == 0 {
 		m.limit = max(m.limit, FirstCredit)
 	}

@@ -16,7 +16,7 @@ import (
 // replies delay no message, but receivers without a key do.
 type receivers struct {
 	waitlist
-	isWaiting atomic.Bool               // the list is not empty: what comes is not to wait in a local queue
+	isWaiting *atomic.Bool              // set while the list is not empty; nil: nobody asks
 	queues    map[key]list.List[waiter] // key of kind 0: the receiver selects messages with no single key
 	until     *waiter                   // this receiver and all before it are in queues; nil: none
 	order     uint64                    // the order of the last receiver in a queue
@@ -32,7 +32,7 @@ type queuePos struct {
 // push appends w.
 func (l *receivers) push(w *waiter) {
 	l.waitlist.push(w)
-	l.isWaiting.Store(true)
+	l.tell()
 }
 
 // findLocked returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
@@ -100,8 +100,14 @@ func (l *receivers) remove(w *waiter) {
 	if w.queuePos.order != 0 {
 		l.dequeue(w)
 	}
-	if l.waitlist.remove(w); l.First() == nil {
-		l.isWaiting.Store(false)
+	l.waitlist.remove(w)
+	l.tell()
+}
+
+// tell sets isWaiting.
+func (l *receivers) tell() {
+	if has := l.First() != nil; l.isWaiting != nil && l.isWaiting.Load() != has {
+		l.isWaiting.Store(has)
 	}
 }
 

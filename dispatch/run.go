@@ -27,12 +27,16 @@ const (
 type run struct {
 	d     *Dispatcher
 	in    *inflow
-	buf   *buffers.Buffer     // the block that payloads lie in; nil: none
-	left  atomic.Int32        // messages that are not released yet, and other users of the run
-	n     atomic.Int32        // how many messages it has; grows while it is in a local queue
-	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
+	buf   *buffers.Buffer // the block that payloads lie in; nil: none
 	items []item
 	msgs  []Message // made of the items when they are received
+	_     [64]byte
+
+	left atomic.Int32 // messages that are not released yet, and other users of the run
+	_    [64]byte     // a receiver writes left while a sender writes n
+
+	n     atomic.Int32        // how many messages the run has; grows while it is in a local queue
+	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
 }
 
 // An item is a message of a run.
