@@ -99,8 +99,9 @@ func TestAddressGone(t *testing.T) {
 			t.Error("the daemon has not said that its address is gone")
 		}
 		z := a.agent() // a program that opens now
-		here := z.register(rocl.Attrs{"who": "here"})
-		if f := x.find(rocl.Match{"who": "here"}); !slices.Contains(f.IDs, here) {
+		who := "here before " + next
+		here := z.register(rocl.Attrs{"who": who})
+		if f := x.find(rocl.Match{"who": who}); !slices.Contains(f.IDs, here) {
 			t.Errorf("without an address: %+v", f)
 		}
 		z.say(x, mine, "local")
@@ -108,7 +109,7 @@ func TestAddressGone(t *testing.T) {
 			t.Errorf("what no node has, without an address: %+v", f)
 		}
 		ip(t, "-n "+a.ns+" addr add "+next+" dev wire")
-		eventually.True(t, "both find the other's again", func() bool { return find(x, "far", far)() && find(y, "here", here)() })
+		eventually.True(t, "both find the other's again", func() bool { return find(x, "far", far)() && find(y, who, here)() })
 		y.say(z, here, "over the network")
 		z.say(y, far, "and back")
 		if a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") == 0 {
