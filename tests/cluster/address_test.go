@@ -31,9 +31,7 @@ func TestAdvertised(t *testing.T) {
 		}
 		l.together(l.nodes...)
 		for _, n := range l.nodes {
-			if n.says("member of a cluster", n.host+":7946") == 0 {
-				t.Errorf("%s: node %d is not at %s", bind, n.i, n.host)
-			}
+			eventually.True(t, "the node tells its address", func() bool { return n.says("member of a cluster", n.host+":7946") > 0 })
 		}
 		as, own, same := l.populate()
 		eventually.True(t, "all is found, and the rest is denied", func() bool { return len(lacking(as, own, same)) == 0 })
@@ -95,9 +93,7 @@ func TestAddressGone(t *testing.T) {
 	for _, next := range []string{"10.91.0.1/24", "10.91.0.77/24"} { // the same address, and another one
 		ip(t, "-n "+a.ns+" addr flush dev wire")
 		eventually.True(t, "the address is gone", func() bool { return strings.Contains(ready(x), "- cluster: this node is not a member") })
-		if a.says("level\":\"WARN", "the member's address is gone") == 0 {
-			t.Error("the daemon has not said that its address is gone")
-		}
+		eventually.True(t, "the daemon says that its address is gone", func() bool { return a.says("level\":\"WARN", "the member's address is gone") > 0 })
 		z := a.agent() // a program that opens now
 		who := "here before " + next
 		here := z.register(rocl.Attrs{"who": who})
@@ -112,11 +108,8 @@ func TestAddressGone(t *testing.T) {
 		eventually.True(t, "both find the other's again", func() bool { return find(x, "far", far)() && find(y, who, here)() })
 		y.say(z, here, "over the network")
 		z.say(y, far, "and back")
-		if a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") == 0 {
-			t.Errorf("the node is no member at %s", next)
-		}
-		if strings.Contains(ready(x), "- cluster") {
-			t.Errorf("not ready: %s", ready(x))
-		}
+		eventually.True(t, "the node is a member at "+next, func() bool {
+			return a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") > 0 && !strings.Contains(ready(x), "- cluster")
+		})
 	}
 }
