@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"maps"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -351,9 +350,12 @@ func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
 	return true
 }
 
-// pollNews polls for news for at most most.
+// pollNews polls for news for at most most, and a second if the policy is PollAlways.
 func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
 	s := &m.d.localSpin
+	if s.spin.IsEndless() {
+		most = MaxBudget
+	}
 	var vain vainPolling
 	for i := 1; ; i++ {
 		if m.news.Load() != nil || m.endsSpin.Load() {
@@ -365,10 +367,6 @@ func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
 		}
 		if isDone(done) || m.d.pollable() != nil {
 			return
-		}
-		if s.spin.IsEndless() {
-			runtime.Gosched()
-			continue
 		}
 		switch vain.check(most) {
 		case hasFailed:

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -156,5 +157,33 @@ func checkEmpty(t *testing.T, mb *Mailbox) {
 	}
 	if promise != mb.promise {
 		t.Errorf("%d bytes are promised, and the senders have %d", mb.promise, promise)
+	}
+}
+
+// A receiver that polls for messages within the process does not hold virtual time: the sender may
+// wait for that (testing/synctest).
+func TestLocalSpinInVirtualTime(t *testing.T) {
+	for _, policy := range []PollPolicy{PollAdaptive, PollAlways} {
+		t.Run(policy.String(), func(t *testing.T) {
+			inSimulation(t, func(t *testing.T, n *simulated) {
+				a := newWorld().node(t, 1, n.transport(), func(c *Config) { c.Poll.Policy = policy })
+				mb := box(t, a, 1, 0)
+				f := flow(t, a, mb)
+				const messages = 10 * streamLeast
+				go func() {
+					for i := range messages {
+						if i == messages/2 {
+							time.Sleep(time.Hour)
+						}
+						must(t, f.SendBytes(t.Context(), 1, 0, numbered(i)))
+					}
+				}()
+				for range messages {
+					msg, err := mb.Recv(t.Context())
+					must(t, err)
+					msg.Release()
+				}
+			})
+		})
 	}
 }

@@ -335,7 +335,12 @@ func (d *Dispatcher) endPolling(w *waiter, entered bool, empty int) {
 type vainPolling struct {
 	start   time.Time
 	yielded time.Duration // after so long the goroutine has yielded last
+	checks  int
 }
+
+// standsFrom is the number of checks in which any clock moves, except one of virtual time: that
+// waits until each goroutine of its bubble waits (testing/synctest).
+const standsFrom = 1024
 
 // A vainResult is the result of vainPolling.check.
 type vainResult uint8
@@ -354,7 +359,7 @@ func (v *vainPolling) check(most time.Duration) vainResult {
 		return goesOn
 	}
 	polled := time.Since(v.start)
-	if polled > most {
+	if v.checks++; polled > most || polled == 0 && v.checks > standsFrom {
 		return hasFailed
 	}
 	if polled-v.yielded > yieldAfter {
