@@ -25,10 +25,10 @@ const taken = 1 << 30
 // returns one that is neither the cause of ctx nor ErrClosed.
 func (m *Mailbox) Messages(ctx context.Context, sel ...Select) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
+		it := new(iteration) // for one run after another: a loop does not allocate
 		for {
-			var it iteration
-			if len(sel) == 0 && ctx.Err() == nil && m.begin(&it) {
-				if goesOn := m.each(&it, yield); !goesOn {
+			if len(sel) == 0 && ctx.Err() == nil && m.begin(it) {
+				if goesOn := m.each(it, yield); !goesOn {
 					return
 				}
 				continue
