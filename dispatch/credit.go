@@ -214,6 +214,9 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	if m.oversize == in && in.consumed >= m.oversizeEnd {
 		m.endOversizeLocked()
 	}
+	if m.holdsBackLocked(in) {
+		return in, 0
+	}
 	if len(m.creditQueue) > 0 {
 		if in.need != 0 && in.needsOnlyFirstLocked() {
 			return in, m.grantNeedLocked(in)
@@ -226,6 +229,28 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 		return in, 0
 	}
 	return in, m.grantLocked(in)
+}
+
+// heldBack is how long a sender of this process may wait although there is room.
+const heldBack = time.Millisecond
+
+// holdsBackLocked reports whether a context of this process that waits for credit is to wait until
+// half of its window is free, or for heldBack. Otherwise a sender that is faster than its receiver
+// would be woken for each message. mu must be held.
+func (m *Mailbox) holdsBackLocked(in *inflow) bool {
+	if in.need == 0 || in.queue == nil || m.serial&Bounded != 0 || in.isClosed || len(m.creditQueue) > 1 || in.granted-in.consumed <= m.window/2 ||
+		m.messages.First() == nil || m.waiters.First() != nil {
+		return false
+	}
+	if !m.isHolding {
+		m.isHolding = true
+		time.AfterFunc(heldBack, func() {
+			m.mu.Lock()
+			m.isHolding = false
+			m.grantQueuedLocked()
+		})
+	}
+	return true
 }
 
 // consumeEarlyLocked is consume for a message that its receiver may take much later, such as the
@@ -407,7 +432,7 @@ func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
 	}
 	in.setGranted(in.need)
 	m.dequeueNeedLocked(in)
-	if in.first == 0 { // otherwise the sender would have to ask for each message
+	if in.first == 0 || in.queue != nil { // otherwise the sender would have to ask for each message
 		m.grantLocked(in)
 	}
 	return in.granted

@@ -293,7 +293,24 @@ func (m *Mailbox) takeLocalCreditLocked(in *inflow, n int) bool {
 	if need := q.sent + c; need > in.granted && in.need != need {
 		m.queueNeedLocked(in, need)
 	}
+	m.grantAheadLocked(in)
 	return q.takeCreditLocked(c)
+}
+
+// aheadMost is the most that a context of this process is granted beyond its window at a time.
+const aheadMost = 16 << 10
+
+// grantAheadLocked grants a context of this process more than the message that it sends needs, if
+// there is room for much more: a sender far ahead of its receiver need not ask for each message. mu
+// must be held.
+func (m *Mailbox) grantAheadLocked(in *inflow) {
+	if m.promise >= m.limit || len(m.creditQueue) > 0 || in.isClosed || m.serial&Bounded != 0 {
+		return
+	}
+	more := min(aheadMost, min(m.limit-m.promise, m.d.unpromised(in))/8)
+	m.addPromisedLocked(in, int64(more))
+	m.addOutstandingLocked(in, int64(more))
+	in.setGranted(in.granted + more)
 }
 
 // context returns the context itself: a Dispatcher is the sending side of what it sends within the

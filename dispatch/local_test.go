@@ -10,7 +10,9 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -186,4 +188,47 @@ func TestLocalSpinInVirtualTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sender that waits for room goes on once half of its window is free, or after heldBack if the
+// receiver has made less room and stopped.
+func TestLocalSenderHeldBack(t *testing.T) {
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		a := newWorld().node(t, 1, n.transport())
+		mb := box(t, a, 1, FirstCredit)
+		f := flow(t, a, mb)
+		var sent atomic.Int64
+		ctx, stop := context.WithCancel(t.Context())
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for f.SendBytes(ctx, 1, 0, make([]byte, 64)) == nil {
+				sent.Add(1)
+			}
+		})
+		receive := func(count int64) {
+			for range count {
+				msg, err := mb.Recv(ctx)
+				must(t, err)
+				msg.Release()
+			}
+			synctest.Wait()
+		}
+		synctest.Wait()
+		full := sent.Load()
+		receive(1)
+		if now := sent.Load(); now != full {
+			t.Errorf("after 1 message received of %d, %d sent at once", full, now-full)
+		}
+		time.Sleep(heldBack)
+		synctest.Wait()
+		if now := sent.Load(); now != full+1 {
+			t.Errorf("after 1 message received of %d and %v, %d sent", full, heldBack, now-full)
+		}
+		receive(full * 3 / 4)
+		if now := sent.Load(); now < full+full/2 {
+			t.Errorf("after %d messages received of %d, %d sent", full*3/4+1, full, now-full)
+		}
+		stop()
+		sending.Wait()
+	})
 }

@@ -64,6 +64,7 @@ type Mailbox struct {
 	outstanding int64                // the part of budgeted that has not arrived
 	creditQueue []*inflow            // senders that wait for more credit, in order
 	isGranting  bool                 // a goroutine is about to give them credit
+	isHolding   bool                 // a timer is about to do that, since holdsBackLocked
 	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
 
