@@ -38,7 +38,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	msg.read = 0
 	if msg.isHeld {
 		msg.isHeld = false
-		msg.d.held.Add(-1)
+		msg.d.progress.Hold(-1)
 	}
 	if msg.call != 0 {
 		if _, isCancelled := msg.in.takeEarlyLocked(msg.call); isCancelled {
