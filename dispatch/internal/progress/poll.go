@@ -32,6 +32,10 @@ const (
 	crowdedFrom = 20 * time.Microsecond
 )
 
+// leastCheck is less than a check of the clock takes. In a bubble of testing/synctest the clock
+// stands still while a goroutine polls, so the number of checks ends the polling.
+const leastCheck = 10 * time.Nanosecond
+
 // A nextStep is what a goroutine that has made progress does next.
 type nextStep uint8
 
@@ -122,7 +126,7 @@ func (e *Engine) poll(done <-chan struct{}, w *Waiter, p *subsys.Poller) nextSte
 			return retries
 		}
 		if n > 0 {
-			t.start, t.yielded, empty = time.Time{}, 0, 0
+			t.start, t.yielded, t.checks, empty = time.Time{}, 0, 0, 0
 			if e.parking.woken() > 0 {
 				e.yieldToWoken()
 			}
@@ -157,6 +161,7 @@ type turn struct {
 	entered bool          // spin.Enter has counted the goroutine
 	start   time.Time     // the first check without news since the last news
 	yielded time.Duration // after so long the goroutine has yielded last
+	checks  time.Duration // how many checks there were since start
 }
 
 // enter counts the goroutine as one that polls. It reports false if as many as allowed poll
@@ -182,7 +187,8 @@ func (t *turn) goesOn(yields bool) bool {
 		return true
 	}
 	polled := time.Since(t.start)
-	if polled > t.most {
+	t.checks++
+	if polled > t.most || t.checks > t.most/leastCheck {
 		t.spin.InVain()
 		return false
 	}
