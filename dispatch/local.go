@@ -313,11 +313,11 @@ const (
 	streamLeast = 16 // messages received without waiting, after which a receiver polls
 )
 
-// spinLocked polls for a message from within the process, and reports whether it has polled. It does
-// so if the polling policy says so, and if many messages have come since a receiver waited last: the
-// senders of a stream run on another processor. After a single message the goroutine that is to
-// answer it often needs this one. While it polls, senders need not hand their messages over. mu must be held;
-// spinLocked releases it while it polls.
+// spinLocked polls for a message from within the process, and reports whether it has polled. It
+// does so if the polling policy says so, and if many messages have come since a receiver waited
+// last: the senders of a stream run on another processor. After a single message the goroutine that
+// is to answer it often needs this one. While it polls, senders need not hand their messages over.
+// mu must be held; spinLocked releases it while it polls.
 func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
 	taken := m.taken
 	m.taken = 0
