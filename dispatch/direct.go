@@ -229,7 +229,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	in.waiters.push(w)
 	m.serveDirectLocked(in)
 	m.mu.Unlock()
-	err := d.wait(ctx, w)
+	err := d.progress.Wait(ctx, &w.Waiter)
 	m.mu.Lock()
 	isAccepted := w.msg == nil // perhaps accepted as ctx ended, or before the mailbox was closed
 	if w.place.IsListed() {
@@ -276,7 +276,7 @@ func (m *Mailbox) serveDirectLocked(in *inflow) {
 		in.waiters.remove(w)
 		m.takeInLocked(w.msg, w.passage)
 		w.msg = nil // the message is no longer the sender's
-		w.fire()
+		w.Fire()
 	}
 	in.queue.openLocked()
 }

@@ -399,7 +399,7 @@ func (f *Flow) serveLocked() (asks bool) {
 			f.enqueueHeldLocked(w)
 			asks = true
 		} else {
-			w.fire()
+			w.Fire()
 		}
 	}
 	return asks

@@ -5,12 +5,10 @@ package dispatch
 import (
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/dispatch/internal/spin"
+	"github.com/rocl-go/rocl/dispatch/internal/progress"
 	"github.com/rocl-go/rocl/internal/lock"
 )
 
@@ -310,73 +308,43 @@ func (m *Mailbox) endQueuesLocked() {
 	m.filled = m.filled[:0]
 }
 
-// A localSpin decides how long the receivers of a context poll for what comes from within the
-// process, if the context has no connection to poll.
-type localSpin struct {
-	mu   sync.Mutex // held by the receiver that polls: one at a time
-	spin spin.Machine
-}
-
 const (
 	newsPolls   = 32 // looks for news between two looks at the clock
 	streamLeast = 16 // messages received without waiting, after which a receiver polls
 )
 
-// spinLocked polls for a message from within the process, and reports whether it has polled. It does
-// so if the polling policy says so, and if many messages have come since a receiver waited last: the
-// senders of a stream run on another processor. After a single message the goroutine that is to
-// answer it often needs this one. While it polls, senders need not hand their messages over. mu must be held;
-// spinLocked releases it while it polls.
+// spinLocked polls for a message from within the process, and reports whether it has polled. It
+// does so if the polling policy says so, and if many messages have come since a receiver waited
+// last: the senders of a stream run on another processor. After a single message the goroutine that
+// is to answer it often needs this one. While it polls, senders need not hand their messages over.
+// mu must be held; spinLocked releases it while it polls.
 func (m *Mailbox) spinLocked(done <-chan struct{}) bool {
-	d := m.d
-	s := &d.localSpin
 	taken := m.taken
 	m.taken = 0
-	if taken < streamLeast || m.closed || d.oneP || d.pollable() != nil || d.paced.count.Load() > 0 || !s.mu.TryLock() {
+	if taken < streamLeast || m.closed {
 		return false
 	}
-	defer s.mu.Unlock()
-	most := s.spin.Next()
-	if most == 0 || !s.spin.Enter() {
+	turn, begins := m.d.progress.BeginLocal()
+	if !begins {
 		return false
 	}
 	m.spinners++
 	m.endsSpin.Store(false)
 	m.mu.Unlock()
-	m.pollNews(done, most)
-	s.spin.Leave()
+	turn.End(m.pollNews(done, &turn))
 	m.mu.Lock()
 	m.spinners--
 	return true
 }
 
-// pollNews polls for news for at most most, and a second if the policy is PollAlways.
-func (m *Mailbox) pollNews(done <-chan struct{}, most time.Duration) {
-	s := &m.d.localSpin
-	if s.spin.IsEndless() {
-		most = MaxBudget
-	}
-	var vain vainPolling
-	for i := 1; ; i++ {
-		if m.news.Load() != nil || m.endsSpin.Load() {
-			s.spin.Paid()
-			return
-		}
-		if i%newsPolls != 0 {
-			continue
-		}
-		if isDone(done) || m.d.pollable() != nil {
-			return
-		}
-		switch vain.check(most) {
-		case hasFailed:
-			s.spin.InVain()
-			return
-		case isCrowded:
-			s.spin.Crowded()
-			return
+// pollNews polls for news for as long as turn goes on, and reports whether there is some.
+func (m *Mailbox) pollNews(done <-chan struct{}, turn *progress.LocalTurn) bool {
+	for i := 1; m.news.Load() == nil && !m.endsSpin.Load(); i++ {
+		if i%newsPolls == 0 && !turn.GoesOn(done) {
+			return false
 		}
 	}
+	return true
 }
 
 // endSpinLocked makes a receiver that polls look at the list. mu must be held.

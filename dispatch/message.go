@@ -133,7 +133,7 @@ func (m *Message) Release() {
 		return
 	}
 	if isHeld {
-		d.held.Add(-1)
+		d.progress.Hold(-1)
 	}
 	if buf != nil {
 		buf.Release()

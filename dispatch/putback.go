@@ -38,7 +38,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	msg.read = 0
 	if msg.isHeld {
 		msg.isHeld = false
-		msg.d.held.Add(-1)
+		msg.d.progress.Hold(-1)
 	}
 	if msg.call != 0 {
 		if _, isCancelled := msg.in.takeEarlyLocked(msg.call); isCancelled {
@@ -66,8 +66,8 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	return nil
 }
 
-// unconsumeLocked undoes consume for a message of n bytes, except for the credit that the sender was
-// given. mu must be held.
+// unconsumeLocked undoes consume for a message of n bytes, except for the credit that the sender
+// was given. mu must be held.
 func (m *Mailbox) unconsumeLocked(in *inflow, n int) {
 	c := in.charge(n)
 	m.stored += c

@@ -51,7 +51,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	w.sel = *f
 	m.addReceiverLocked(w)
 
-	err = m.d.wait(ctx, w)
+	err = m.d.progress.Wait(ctx, &w.Waiter)
 	if err != nil {
 		m.mu.Lock() // w may be handed a message until it is out of the list
 		if w.place.IsListed() {
@@ -148,7 +148,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 		if try > 0 {
 			return nil, ErrEmpty
 		}
-		m.d.pollOnce()
+		m.d.progress.Poll(true)
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *Mailbox) handOutLocked(msg *Message) *Message {
 func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
 	if msg.d != nil { // the message is in no batch
 		msg.isHeld = true
-		msg.d.held.Add(1)
+		msg.d.progress.Hold(1)
 	}
 	if grant != 0 {
 		grantee.from.credit(m, grantee)
@@ -179,3 +179,7 @@ func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Me
 	}
 	return msg
 }
+
+// Poll makes progress once, without waiting. It reports whether something has arrived, or another
+// goroutine makes progress.
+func (d *Dispatcher) Poll() (arrived bool) { return d.progress.Poll(false) }

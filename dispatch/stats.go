@@ -43,7 +43,7 @@ func (d *Dispatcher) Stats() Stats {
 	d.calls.box.mu.Lock()
 	inFlight, late := d.calls.inFlight, d.calls.late
 	d.calls.box.mu.Unlock()
-	c, woken := &d.count, d.ran.Load()+d.nudged.Load()
+	c, woken := &d.count, d.progress.Woken()
 	return Stats{
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
