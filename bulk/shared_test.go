@@ -173,9 +173,7 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	mem := counting(16 << 20)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
 	pulls(t, target, r.Handle(), 0, mem)
-	if target.Stats().Denied != 0 {
-		t.Error("the origin is remembered as denied")
-	}
+	try.Equal(t, target.Stats().Denied, 0, "the origin is remembered as denied")
 }
 
 // reader lets a target begin to read plain memory of a region into got, and returns a function that
@@ -230,9 +228,7 @@ func TestReleaseWhileRead(t *testing.T) {
 	origin, _, r, tr, _, goOn := reader(t)
 	r.Release()
 	r.Release()
-	if got := origin.Retired(); got != 1 {
-		t.Errorf("%d regions keep their memory", got)
-	}
+	try.Equal(t, origin.Retired(), 1, "regions keep their memory")
 	goOn()
 	try.Works(tr.Wait(deadline(t)))(t)
 	eventually.True(t, "the memory and the locator are released", func() bool {

@@ -30,10 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func wire[T any](t testing.TB, v T) []byte {
 	t.Helper()
 	p := append(bytes.Repeat([]byte{0xee}, 4096)[:0], "before"...)
-	p, err := Append(p, &v)
-	if err != nil {
-		t.Fatalf("encoding %T: %v", v, err)
-	}
+	p = try.Get(Append(p, &v))(t, "encoding %T", v)
 	p, is := bytes.CutPrefix(p, []byte("before"))
 	if !is {
 		t.Fatalf("encoding %T has written before its end", v)
@@ -67,9 +64,7 @@ func same[T any](t *testing.T, v T) {
 		var short T
 		err := Decode(sent[:n:n], &short)
 		if planOf[T]().format == asSlice && n >= headLen && (n-headLen)%planOf[T]().size == 0 {
-			if err != nil {
-				t.Errorf("%T: the first elements: %v", v, err)
-			}
+			try.Check(t, err, "%T: the first elements", v)
 			continue
 		}
 		if !errors.Is(err, ErrValue) || !reflect.ValueOf(&short).Elem().IsZero() {
@@ -226,9 +221,7 @@ func TestWire(t *testing.T) {
 		{wire(t, note{"hi"}), "\xd9\xd9\xf7\xa1\x64Text\x62hi"},
 		{wire(t, "hi"), "hi"},
 	} {
-		if string(c.got) != c.want {
-			t.Errorf("%q, want %q", c.got, c.want)
-		}
+		try.Equal(t, string(c.got), c.want)
 	}
 }
 

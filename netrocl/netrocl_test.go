@@ -210,7 +210,7 @@ func TestCloseThenContext(t *testing.T) {
 		defer b.Close()
 		want := pattern(300_000)
 		try.Get(a.Write(want))(t)
-		try.OK(t, a.Close(), client.Close())
+		try.OK(t, errors.Join(a.Close(), client.Close()))
 		reads(t, b, want)
 	})
 }
@@ -311,9 +311,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		there := 0
 		for ev, err := range client.Watch(t.Context(), nil) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			switch ev.Kind {
 			case rocl.Appeared:
 				there++
@@ -326,7 +324,7 @@ func TestNothingIsLeft(t *testing.T) {
 				break
 			}
 		}
-		try.Check(t, client.Close(), server.Close())
+		try.Check(t, errors.Join(client.Close(), server.Close()))
 		mu.Lock()
 		defer mu.Unlock()
 		if len(reports) > 0 {
@@ -404,7 +402,7 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 		for i := 1; i < n; i++ {
 			wg.Go(func() {
 				_, err := as[i].Write(want)
-				try.Check(t, err, as[i].CloseWrite())
+				try.Check(t, errors.Join(err, as[i].CloseWrite()))
 			})
 			wg.Go(func() { reads(t, bs[i], want) })
 		}
@@ -430,7 +428,7 @@ func TestManyAtOnce(t *testing.T) {
 				defer conn.Close()
 				want := pattern(10 * i)
 				_, err = conn.Write(want)
-				try.Check(t, err, conn.(*netrocl.Conn).CloseWrite())
+				try.Check(t, errors.Join(err, conn.(*netrocl.Conn).CloseWrite()))
 				reads(t, conn, want)
 			})
 		}
@@ -653,9 +651,7 @@ func TestPeerKilled(t *testing.T) {
 			peer := try.Get(subprocess.Start(cmd))(t)
 			t.Cleanup(peer.Kill)
 			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 				if ev.Kind == rocl.Appeared {
 					break
 				}

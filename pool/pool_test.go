@@ -113,15 +113,11 @@ func TestWait(t *testing.T) {
 		begin := time.Now()
 		err := p.Submit(ctx, Unit{Run: func(context.Context) { t.Error("ran") }})
 		wantError(t, err, `pool: submit "small": the queue is full (limit 1): context deadline exceeded`, ErrFull, context.DeadlineExceeded)
-		if d := time.Since(begin); d != time.Minute {
-			t.Errorf("gave up after %v", d)
-		}
+		try.Equal(t, time.Since(begin), time.Minute, "gave up after")
 		release()
 		synctest.Wait() // Close would refuse the calls that wait
 		closeSet(t, s)
-		if got := fmt.Sprint(order); got != "[0 1 2 3 4]" {
-			t.Errorf("order %s", got)
-		}
+		try.Equal(t, fmt.Sprint(order), "[0 1 2 3 4]", "order")
 	})
 }
 
@@ -244,9 +240,7 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := PoolStats{Name: "p", Queued: 1, MostQueued: 2, Running: 1, Done: 1, Rejected: 1, RunTime: time.Second}
-		if f := s.Default().Stats(); f != want {
-			t.Errorf("figures %+v, want %+v", f, want)
-		}
+		try.Equal(t, s.Default().Stats(), want, "figures")
 		closeSet(t, s)
 		want = PoolStats{Name: "p", MostQueued: 2, Done: 3, Rejected: 1,
 			LongestWait: 2 * time.Second, WaitTime: 3 * time.Second, RunTime: 3 * time.Second}
@@ -308,9 +302,7 @@ func TestGrow(t *testing.T) {
 			submit(t, s.Default(), func(context.Context) { time.Sleep(time.Second) })
 		}
 		closeSet(t, s)
-		if d := time.Since(begin); d != time.Second {
-			t.Errorf("took %v", d)
-		}
+		try.Equal(t, time.Since(begin), time.Second, "took")
 	})
 }
 

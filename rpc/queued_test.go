@@ -4,6 +4,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"runtime"
 	"sync"
@@ -32,9 +33,9 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			p := load(t, s, `{"pools": [{"workers": 1, "queue": 2, "when_full": "`+full+`"}]}`).Default()
 			var ran atomic.Int64
 			try.OK(t,
-				rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
-				rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
-			)
+				errors.Join(rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
+					rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
+				))
 			release := occupy(t, p)
 			defer release()
 			has := func(n int) {
@@ -153,13 +154,13 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 			entered, leave := make(chan struct{}), make(chan struct{})
 			var runs atomic.Int64
 			try.OK(t,
-				rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
+				errors.Join(rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
 					close(entered)
 					<-leave
 					return struct{}{}, nil
 				}, rpc.Inline()),
-				rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
-			)
+					rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
+				))
 			held := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "hold", struct{}{})
 			<-entered
 			ctx, cancel := context.WithCancel(deadline(t))
@@ -201,9 +202,9 @@ func TestDeadlineCountsWaiting(t *testing.T) {
 		leave := make(chan struct{})
 		var runs atomic.Int64
 		try.OK(t,
-			rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
-			rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
-		)
+			errors.Join(rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
+				rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
+			))
 		request := func(name string, left time.Duration) rocl.Pending {
 			return try.Get(r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left)))(t)
 		}

@@ -109,9 +109,7 @@ func TestFlippedBytes(t *testing.T) {
 		"request": {request, func(p []byte) error { _, _, err := parseRequest(p); return err }},
 		"reply":   {reply, func(p []byte) error { _, _, err := parseReply(p, flagChecksum); return err }},
 	} {
-		if err := x.parse(x.p); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		try.Check(t, x.parse(x.p), "%s", name)
 		for i := range 8 * len(x.p) {
 			p := bytes.Clone(x.p)
 			p[i/8] ^= 1 << (i % 8)

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // pipe is a source that reads what the test writes to it.
@@ -23,7 +24,7 @@ type pipe struct {
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
 	var p [2]int
-	must.OK(unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
 	return &pipe{r: p[0], w: p[1], most: 1 << 20}
 }
@@ -44,10 +45,10 @@ func (p *pipe) Ready(on Readiness) (int, bool) {
 
 func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	t.Helper()
-	p := must.Get(NewPoller(new(Counters)))
+	p := try.Get(NewPoller(new(Counters)))(t)
 	t.Cleanup(p.Close)
 	for _, s := range ps {
-		must.OK(p.Add(s.r, s))
+		try.OK(t, p.Add(s.r, s))
 	}
 	return p
 }

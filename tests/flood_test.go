@@ -10,6 +10,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A stranger that makes invalid handshakes with a context, again and again, does not fill the log.
@@ -24,7 +25,7 @@ func TestStrangersFillNoLog(t *testing.T) {
 	}
 	hello := append([]byte{44, 0, 0, 0, 1}, make([]byte, 71)...) // of no context
 	for range 200 {
-		nc := got(net.Dial("tcp", at))(t)
+		nc := try.Get(net.Dial("tcp", at))(t)
 		_, _ = nc.Write(hello)
 		_, _ = nc.Read(make([]byte, 1)) // it has been refused by now
 		nc.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -34,10 +35,8 @@ func TestAddressNotThere(t *testing.T) {
 		return Open(cfg)
 	}
 	d := served(t, sock(t), ms)
-	check(t, second(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"}))))
-	if _, err := d.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil {
-		t.Error(err)
-	}
+	try.OK(t, second(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"}))))
+	try.Works(d.Find(ctx, pattern(resource.Match{"type": "mine"})))(t)
 	if _, err := d.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "198.51.100.1") {
 		t.Errorf("asked for something else: %v", err)
 	}
@@ -84,15 +83,11 @@ func TestAddressLost(t *testing.T) {
 	if ms.Cluster() != nil || log.count("the member's address is gone") != 1 {
 		t.Errorf("still a member; logged %q", log.String())
 	}
-	if _, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("asked without an address: %v", err)
-	}
+	try.Fails(d.Find(ctx, pattern(resource.Match{"type": "x"})))(t, directory.ErrPartial, "asked without an address")
 	isLost.Store(false)
 	isAway.Store(false)
 	eventually.True(t, "a member again", found)
-	if err := ms.Missing(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, ms.Missing())
 }
 
 // A member that tells the address of this one by gossip, or one at which it is not, lives
@@ -130,42 +125,26 @@ func TestOwnAddressTold(t *testing.T) {
 	if err := ask(); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), name(3)) || !strings.Contains(err.Error(), elsewhere) {
 		t.Errorf("a member with this one's address: %v", err)
 	}
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"x": "y"}))); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("found: %v", err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"x": "y"})))(t, directory.ErrPartial, "found")
 	if n := log.count(said); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 	tell(3, elsewhere, true)
 	tell(3, elsewhere, false)
-	if err := ask(); err != nil {
-		t.Errorf("it tells its own address now: %v", err)
-	}
+	try.Check(t, ask(), "it tells its own address now")
 	// Another address that leads nowhere.
 	tell(4, "127.0.0.8:8", true)
 	answer(4, beyond)
-	if err := ask(); err != nil {
-		t.Errorf("a member with two addresses: %v", err)
-	}
+	try.Check(t, ask(), "a member with two addresses")
 	tell(4, "127.0.0.8:8", false)
-	if err := ask(); err != nil {
-		t.Errorf("such a member that has died: %v", err)
-	}
+	try.Check(t, ask(), "such a member that has died")
 	answer(4, beyond)
-	if err := ask(); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("it answers: %v", err)
-	}
-	if err := a.members.contradiction(time.Now().Add(apartTime)); err != nil {
-		t.Errorf("it has not answered for long: %v", err)
-	}
+	try.Fails(ask())(t, directory.ErrPartial, "it answers")
+	try.Check(t, a.members.contradiction(time.Now().Add(apartTime)), "it has not answered for long")
 	answer(1, beyond)
-	if n := len(a.members.apart.of); n != 1 {
-		t.Errorf("%d members are remembered, want one", n)
-	}
+	try.Equal(t, len(a.members.apart.of), 1, "members are remembered")
 	a.members.silentAt(beyond)
-	if err := ask(); err != nil {
-		t.Errorf("no member answers there any more: %v", err)
-	}
+	try.Check(t, ask(), "no member answers there any more")
 	// A member has a new address, and another one has its former address.
 	tell(5, "127.0.0.7:7", true)
 	tell(5, "127.0.0.7:7", false)
@@ -179,9 +158,7 @@ func TestOwnAddressTold(t *testing.T) {
 	answer(5, beyond)
 	tell(5, elsewhere, false)
 	answer(5, beyond) // it has not ended yet
-	if err := ask(); err != nil {
-		t.Errorf("it has left: %v", err)
-	}
+	try.Check(t, ask(), "it has left")
 }
 
 // Two members that take each other for dead, because both tell one address, do not deny what the
@@ -197,12 +174,10 @@ func testTwinAddress(t *testing.T) {
 			m.Transport = telling{m.Transport.(memberlist.NodeAwareTransport), a.mux.Addr()}
 		}
 	})
-	check(t, a.joiner.join(b.Addr(), false))
+	try.OK(t, a.joiner.join(b.Addr(), false))
 	put(t, b, 1, resource.Attrs{"type": "there"})
 	eventually.True(t, "it is dead", func() bool { return a.Stats().Dead > 0 })
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"type": "there"}))); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("found: %v", err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"type": "there"})))(t, directory.ErrPartial, "found")
 }
 
 // telling is a transport that tells another address.

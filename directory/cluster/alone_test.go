@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -34,7 +35,7 @@ func TestSeedRestarted(t *testing.T) {
 				keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
 				a, b, c := three(t, keyed, keyed, keyed)
 				y := put(t, b, 1, resource.Attrs{"y": ""})
-				check(t, end(a))
+				try.OK(t, end(a))
 				a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
 				finds(t, a, resource.Match{"y": ""}, y)
 				x := put(t, a, 1, resource.Attrs{"x": ""})
@@ -61,9 +62,7 @@ func testUnknownQuestion(t *testing.T) {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)
 		}
 	}
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"a": "b"}))); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"a": "b"})))(t, directory.ErrNotFound)
 }
 
 // Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
@@ -120,9 +119,7 @@ func testLaterVersion(t *testing.T) {
 	a.members.seen(n, true)
 	n.Meta = b.gossip.meta()
 	a.members.seen(n, true)
-	if err := a.joiner.incomplete(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, a.joiner.incomplete())
 	if m := a.Members(); len(m) != 2 {
 		t.Errorf("members, when it is understood again: %v", m)
 	}
@@ -142,9 +139,7 @@ func testNames(t *testing.T) {
 	for _, odd := range []string{"", "\x00\xff\n", strings.Repeat("x", maxName)} {
 		two(t, func(c *Config) { c.Name = odd }, func(c *Config) { c.Name = odd })
 	}
-	if _, err := Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}); !errors.Is(err, ErrConfig) {
-		t.Error(err)
-	}
+	try.Fails(Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}))(t, ErrConfig)
 }
 
 // A member that follows another server of its node may not know all members until a member that
@@ -212,15 +207,11 @@ func testNobodyReached(t *testing.T) {
 	for _, err := range a.All(t.Context(), what, new(directory.Coverage)) {
 		last = err
 	}
-	if !errors.Is(last, directory.ErrPartial) {
-		t.Errorf("a listing ends with %v", last)
-	}
+	try.Fails(last)(t, directory.ErrPartial, "a listing ends with")
 	if (delegate{a.gossip}).LocalState(true)[1]&accountFresh == 0 {
 		t.Error("a member that has met nobody says that it knows all members")
 	}
-	if err := second(alone.Find(t.Context(), what)); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("a member that is alone: %v", err)
-	}
+	try.Fails(alone.Find(t.Context(), what))(t, directory.ErrNotFound, "a member that is alone")
 	if s := searchesOf(alone, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
 		t.Errorf("a search where there is no member to ask: %+v", s)
 	}
@@ -247,7 +238,7 @@ func testComesWhileAsked(t *testing.T) {
 	c := member(t, 3, func(c *Config) {
 		l := pattern(resource.Attrs{"at": "c"})
 		id := resource.MakeGID(3, 1, 1)
-		check(t, second(c.DB.Put(id, id.Context(), l)))
+		try.OK(t, second(c.DB.Put(id, id.Context(), l)))
 	}, a)
 	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
@@ -314,11 +305,9 @@ func testMetIsKeptAtOnce(t *testing.T) {
 	if met := <-told; len(met) != mostKept {
 		t.Errorf("at first: %d addresses", len(met))
 	}
-	check(t, second(b.gossip.list.Join([]string{a.Addr()})))
+	try.OK(t, second(b.gossip.list.Join([]string{a.Addr()})))
 	for met := range told {
-		if len(met) != mostKept {
-			t.Errorf("%d addresses", len(met))
-		}
+		try.Equal(t, len(met), mostKept, "addresses")
 		if met[2000] == b.Addr() {
 			break
 		}

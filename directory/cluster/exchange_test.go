@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -159,7 +160,7 @@ func testExchangeWithSilent(t *testing.T) {
 // life.
 func TestCloseEndsExchange(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	try.OK(t, err)
 	defer ln.Close()
 	for _, key := range [][][]byte{nil, {[]byte("the key of the cluster")}} {
 		a := member(t, 1, func(c *Config) {
@@ -170,7 +171,7 @@ func TestCloseEndsExchange(t *testing.T) {
 		x := a.exchanges.beginLocked(2, ln.Addr().String())
 		a.exchanges.mu.Unlock()
 		nc, err := ln.Accept()
-		check(t, err)
+		try.OK(t, err)
 		defer nc.Close()
 		a.Close()
 		select {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -89,9 +90,7 @@ func TestLarge(t *testing.T) {
 		}
 	}
 	for _, absent := range []resource.Match{{"x": y}, {"x": x, "name": "none"}} {
-		if err := second(a.Find(ctx, pattern(absent))); !errors.Is(err, directory.ErrNotFound) {
-			t.Errorf("what nobody holds: %v", err)
-		}
+		try.Fails(a.Find(ctx, pattern(absent)))(t, directory.ErrNotFound, "what nobody holds")
 	}
 	n := 0
 	for r, err := range d.All(ctx, pattern(resource.Match{"type": "several"}, "y"), new(directory.Coverage)) {

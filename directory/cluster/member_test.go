@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/secretfile"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -30,10 +31,10 @@ func TestReadKeys(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, mode os.FileMode) string {
 		f, err := os.CreateTemp(dir, "key")
-		check(t, err)
+		try.OK(t, err)
 		defer f.Close()
-		check(t, second(f.WriteString(content)))
-		check(t, f.Chmod(mode))
+		try.OK(t, second(f.WriteString(content)))
+		try.OK(t, f.Chmod(mode))
 		return f.Name()
 	}
 	good := "0123456789abcdef"
@@ -94,18 +95,14 @@ func many(n int) (s string) {
 func TestMemberCheck(t *testing.T) {
 	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Strategy: strategy.Broadcast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Strategy: strategy.Tree}, {Bind: "a:1", Group: "[ff02::1]:7", Strategy: strategy.Unicast}} {
-		if err := m.Check(); err != nil {
-			t.Errorf("%+v: %v", m, err)
-		}
+		try.Check(t, m.Check(), "%+v", m)
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
 		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
 		{Bind: "10.0.0.7:1", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Strategy: strategy.Broadcast}, {Bind: "a:1", Strategy: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
-		if err := m.Check(); !errors.Is(err, ErrConfig) {
-			t.Errorf("%+v: %v", m, err)
-		}
+		try.Fails(m.Check())(t, ErrConfig, "%+v", m)
 	}
 }
 
@@ -129,13 +126,13 @@ func TestHost(t *testing.T) {
 func freePort(t *testing.T) string {
 	t.Helper()
 	addr, err := freeaddr.Loopback()
-	check(t, err)
+	try.OK(t, err)
 	return addr
 }
 
 func sock(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "rc-")
-	check(t, err)
+	try.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -145,7 +142,7 @@ func sock(t *testing.T) string {
 func served(t *testing.T, path string, ms *Membership) *directory.Client {
 	t.Helper()
 	d, err := directory.JoinNode(eventually.Context(t), path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-	check(t, err)
+	try.OK(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -162,7 +159,7 @@ func TestAddressInUse(t *testing.T) {
 	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	try.OK(t, err)
 	defer taken.Close()
 	at := taken.Addr().String()
 	ms := NewMembership("test", Member{Bind: at}, log)
@@ -178,11 +175,11 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatalf("with a context that ends meanwhile: %v", err)
 	}
 	first, err := directory.JoinNode(ctx, path, log, nil)
-	check(t, err)
+	try.OK(t, err)
 	defer first.Close()
 	next := served(t, path, ms)
 	id := next.Self().WithSerial(1)
-	check(t, second(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"}))))
+	try.OK(t, second(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"}))))
 	first.Close()
 	if a, err := next.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil || a.ID != id {
 		t.Fatalf("the node is not served: %v", err)
@@ -234,7 +231,7 @@ func testRekey(t *testing.T) {
 		{second + "\nshort", 0o600, true, 2, second},
 		{second, 0o600, false, 1, second},
 	} {
-		check(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
+		try.OK(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
 		log.forget()
 		if i == 0 {
 			if n, err := ms.Rekey(); n != 1 || err != nil {
@@ -254,7 +251,7 @@ func testRekey(t *testing.T) {
 			t.Errorf("%q: %d keys, %v", step.keys, n, err)
 		}
 		c, err := directory.Join(t.Context(), s.Dialer())
-		check(t, err)
+		try.OK(t, err)
 		link := LinkKey("test", []byte(step.seals))
 		if got := c.Terms().Keys; len(got) != step.now || string(got[0]) != string(link[:]) {
 			t.Errorf("%q: the contexts have %d keys", step.keys, len(got))
@@ -265,7 +262,7 @@ func testRekey(t *testing.T) {
 			t.Errorf("%q: the member has %d keys", step.keys, len(ring.GetKeys()))
 		}
 	}
-	check(t, os.Remove(file))
+	try.OK(t, os.Remove(file))
 	eventually.True(t, "it is missed", func() bool { return log.count("no such file") > 0 })
 	end()
 	<-followed

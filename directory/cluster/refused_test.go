@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -39,7 +40,7 @@ func testRefusedIsNotDead(t *testing.T) {
 	watch.want(directory.Appeared, x)
 	watch.want(directory.Synced, resource.GID{})
 	for _, m := range []*Cluster{b, c} {
-		check(t, m.SetKeys([]byte("the new key")))
+		try.OK(t, m.SetKeys([]byte("the new key")))
 	}
 	eventually.True(t, "both sides see that they are refused", func() bool {
 		if _, err := a.Find(t.Context(), lamps()); err != nil && !errors.Is(err, directory.ErrPartial) {
@@ -56,22 +57,18 @@ func testRefusedIsNotDead(t *testing.T) {
 		for _, err := range m.All(t.Context(), pattern(resource.Match{"none": ""}), new(directory.Coverage)) {
 			last = err
 		}
-		if !errors.Is(last, directory.ErrPartial) {
-			t.Errorf("node %d: a listing ends with %v", m.cfg.Node, last)
-		}
+		try.Fails(last)(t, directory.ErrPartial, "node %d: a listing ends with", m.cfg.Node)
 	}
 	const warned = "members refuse this node"
 	eventually.True(t, "it is logged", func() bool { return log.count(warned) > 0 })
-	check(t, a.SetKeys([]byte("the new key")))
+	try.OK(t, a.SetKeys([]byte("the new key")))
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"type": "lamp"}, x)
 	for _, m := range []*Cluster{a, b, c} {
 		eventually.True(t, "no member is refused", func() bool { return m.Stats().Refused == 0 })
 		denies(t, m, resource.Match{"none": ""})
 	}
-	if n := log.count(warned); n != 1 {
-		t.Errorf("%d warnings: %s", n, &log)
-	}
+	try.Equal(t, log.count(warned), 1, "warnings: %s", &log)
 	watch.none("the member lives")
 	kill(b)
 	watch.want(directory.Gone, x)
@@ -81,7 +78,7 @@ func testRefusedIsNotDead(t *testing.T) {
 // reaches it.
 func listening(t *testing.T, serve func(net.Conn)) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	try.OK(t, err)
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for {
@@ -105,7 +102,7 @@ func TestRefusalHasReason(t *testing.T) {
 	}
 	one, other := member(t, 1, keyed("one")), member(t, 2, keyed("other"))
 	seal, err := one.keyset.tls()
-	check(t, err)
+	try.OK(t, err)
 	blocked := listening(t, func(nc net.Conn) {
 		if _, err := seal.Server(t.Context(), nc); err == nil {
 			nc.Close()
@@ -137,7 +134,7 @@ func TestRefusals(t *testing.T) {
 		return func(c *Config) {
 			keyed("key", "test")(c)
 			cred, err := tls.FromSecrets("test", []byte(of+" is what makes the certificates"))
-			check(t, err)
+			try.OK(t, err)
 			c.Credentials = cred
 		}
 	}

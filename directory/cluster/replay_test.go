@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
@@ -93,7 +94,7 @@ func (c tappedConn) Read(b []byte) (int, error) {
 func (x *tap) replay(t *testing.T, p *simnet.Process) {
 	t.Helper()
 	pc, err := p.ListenPacket("")
-	check(t, err)
+	try.OK(t, err)
 	defer pc.Close()
 	for i, r := range x.all {
 		if i%64 == 63 {
@@ -104,7 +105,7 @@ func (x *tap) replay(t *testing.T, p *simnet.Process) {
 			continue
 		}
 		nc, err := p.DialContext(t.Context(), r.to.String())
-		check(t, err)
+		try.OK(t, err)
 		_, _ = nc.Write(r.Bytes())
 		nc.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -28,12 +29,10 @@ func testKnownToOne(t *testing.T) {
 		d := member(t, n, func(cfg *Config) {
 			unhurried(cfg)
 			id := resource.MakeGID(n, 1, 1)
-			check(t, second(cfg.DB.Put(id, id.Context(), at)))
+			try.OK(t, second(cfg.DB.Put(id, id.Context(), at)))
 		}, b)
 		eventually.True(t, "one member knows the newcomer", func() bool { return knows(b, n) })
-		if err := second(a.Find(t.Context(), at)); err != nil {
-			t.Errorf("what member %d has: %v", n, err)
-		}
+		try.Check(t, second(a.Find(t.Context(), at)), "what member %d has", n)
 		for _, m := range []*Cluster{a, c} {
 			if err := second(m.Find(t.Context(), pattern(resource.Match{"no": "such"}))); !errors.Is(err, directory.ErrNotFound) {
 				t.Errorf("what nobody has: %v", err)
@@ -55,9 +54,7 @@ func testRoll(t *testing.T) {
 	a.members.publishLocked()
 	a.members.mu.Unlock()
 	r := a.members.roll.Load()
-	if r.sum != search.Checksum([]resource.NodeID{2, 1}) {
-		t.Errorf("%+v", r)
-	}
+	try.Equal(t, r.sum, search.Checksum([]resource.NodeID{2, 1}), "%+v", r)
 	if a.members.unheard(r.brief) {
 		t.Error("its own members are unheard of")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -58,9 +59,7 @@ func pipeline(t *testing.T, in *input, out io.Writer, pauses ...time.Duration) c
 	for _, pause := range pauses {
 		c := node.Open(0)
 		all.Go(func() {
-			if err := work(t.Context(), c, pause); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, work(t.Context(), c, pause))
 		})
 	}
 	c, done := node.Open(0), make(chan error, 1)

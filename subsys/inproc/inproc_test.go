@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"go.uber.org/goleak"
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // listen opens a port with a key.
 func listen(t *testing.T, tr subsys.Transport, addr string, key any) subsys.LocalPort {
 	t.Helper()
-	p := must.Get(tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)}))
+	p := try.Get(tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)}))(t)
 	return p.(subsys.LocalPort)
 }
 
@@ -39,7 +39,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s is not reached", b.Addr())
 		}
 	}
-	must.OK(b.Close())
+	try.OK(t, b.Close())
 	if here, _ := a.Local("b"); here != nil {
 		t.Errorf("b is closed, and found: %v", here)
 	}
@@ -70,7 +70,7 @@ func TestAddresses(t *testing.T) {
 	if _, err := tr.Listen(a.Addr(), subsys.Config{}); err == nil {
 		t.Error("an address is used twice")
 	}
-	must.OK(a.Close())
+	try.OK(t, a.Close())
 	b := listen(t, tr, a.Addr(), "a")
 	defer b.Close()
 	if err := a.Close(); err != nil { // a second Close: b has the address and the key now

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Two machines have a public address and a bridge of containers, with one address at both. Bound to
@@ -58,13 +59,13 @@ func ends(t *testing.T, n *node, cmd *exec.Cmd) (code int, said string) {
 	r, w := io.Pipe()
 	cmd.Stderr = w
 	p, err := in(n.ns, cmd)
-	check(t, err)
+	try.OK(t, err)
 	go func() {
 		<-p.Ended()
 		w.Close()
 	}()
 	b, err := io.ReadAll(r)
-	check(t, err)
+	try.OK(t, err)
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
@@ -87,7 +88,7 @@ func TestAddressGone(t *testing.T) {
 	eventually.True(t, "both find the other's", func() bool { return find(x, "far", far)() && find(y, "mine", mine)() })
 	ready := func(by *agent) string {
 		var body string
-		check(t, by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body))
+		try.OK(t, by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body))
 		return body
 	}
 	for _, next := range []string{"10.91.0.1/24", "10.91.0.77/24"} { // the same address, and another one

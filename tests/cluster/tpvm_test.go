@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -272,7 +273,7 @@ func TestFarmLosesHost(t *testing.T) {
 			}
 			l.together(l.nodes...)
 			self, err := os.Executable()
-			check(t, err)
+			try.OK(t, err)
 			cmd := exec.Command(self, hosts...)
 			cmd.Env = append(os.Environ(), "ROCL_LAB_TPVM=master", "ROCL_SOCKET="+l.nodes[0].socket(), tpvm.EnvPod+"="+self)
 			var said bytes.Buffer
@@ -280,7 +281,7 @@ func TestFarmLosesHost(t *testing.T) {
 			out, w := io.Pipe()
 			cmd.Stdout = w
 			master, err := in(l.nodes[0].ns, cmd)
-			check(t, err)
+			try.OK(t, err)
 			t.Cleanup(master.Kill)
 			go func() {
 				<-master.Ended()

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -21,9 +22,7 @@ var encodings = []pack.Encoding{pack.Default, pack.Raw, pack.InPlace}
 
 func isErr(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("got %v, want %v", err, want)
-	}
+	try.Fails(err)(t, want)
 }
 
 // A failed Unpack consumes nothing, whatever was asked for.
@@ -53,9 +52,7 @@ func TestNoData(t *testing.T) {
 			isErr(t, err, pack.ErrNoData)
 			_, err = r.UnpackMessage()
 			isErr(t, err, pack.ErrNoData)
-			if err := pack.Unpack(r, got[:0], 1); err != nil {
-				t.Errorf("nothing from the end: %v", err)
-			}
+			try.Check(t, pack.Unpack(r, got[:0], 1), "nothing from the end")
 		}
 	}
 }
@@ -71,16 +68,12 @@ func TestType(t *testing.T) {
 		isErr(t, err, pack.ErrType)
 		_, err = r.UnpackMessage()
 		isErr(t, err, pack.ErrType)
-		if err := pack.Unpack(r, make([]int32, 2), 1); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, pack.Unpack(r, make([]int32, 2), 1))
 		isErr(t, pack.Unpack(r, make([]int32, 2), 1), pack.ErrType)
 		_, err = pack.View[int64](r, 1)
 		isErr(t, err, pack.ErrType)
 		for _, s := range []step{numbers([]int32{3}, 1), numbers([]float32{4}, 1), text("five")} {
-			if err := s.unpack(r); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.unpack(r))
 		}
 		if enc == pack.Default { // the padding would be taken for bytes
 			isErr(t, r.UnpackBytes(make([]byte, 2)), pack.ErrType)
@@ -104,9 +97,7 @@ func TestOverflow(t *testing.T) {
 	}
 	isErr(t, pack.PackOne[uint64](b, math.MaxUint32+1), pack.ErrOverflow)
 	isErr(t, pack.PackOne[uint64](b, math.MaxUint64), pack.ErrOverflow)
-	if b.Len() != 0 {
-		t.Errorf("%d bytes were packed", b.Len())
-	}
+	try.Equal(t, b.Len(), 0, "bytes were packed")
 }
 
 func TestBadParam(t *testing.T) {
@@ -129,17 +120,11 @@ func TestBadParam(t *testing.T) {
 	for _, enc := range encodings {
 		b.Reset(enc)
 		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
-			if err := errors.Join(pack.Pack(b, v, stride), pack.Pack(b, []complex128{5, 6}, stride)); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, errors.Join(pack.Pack(b, v, stride), pack.Pack(b, []complex128{5, 6}, stride)))
 		}
 		p := make([]byte, b.Size())
-		if _, err := b.Encode(p[1:]); !errors.Is(err, io.ErrShortBuffer) {
-			t.Errorf("short by one: %v", err)
-		}
-		if n, err := b.Encode(p); err != nil || n != 3*20 {
-			t.Errorf("got %d, %v", n, err)
-		}
+		try.Fails(b.Encode(p[1:]))(t, io.ErrShortBuffer, "short by one")
+		try.Gives(b.Encode(p))(t, 3*20)
 		r, _ := pack.NewReader(enc, false, p)
 		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
 			i, c := []int32{0, -1}, []complex128{0, -1}
@@ -154,25 +139,19 @@ func TestTooLarge(t *testing.T) {
 	b := pack.NewBuffer(pack.InPlace)
 	v := make([]uint64, 1<<20)
 	for range 1<<31/(8<<20) - 1 {
-		if err := pack.Pack(b, v, 1); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, pack.Pack(b, v, 1))
 	}
 	was := b.Size()
 	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
 	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
-	if b.Size() != was {
-		t.Error("a Pack that failed has packed something")
-	}
+	try.Equal(t, b.Size(), was, "a Pack that failed has packed something")
 }
 
 // Values InPlace are read by Encode; other values are read by Pack.
 func TestInPlace(t *testing.T) {
 	for _, enc := range encodings {
 		b, v, one := pack.NewBuffer(enc), []int32{1, 0, 2}, int32(9)
-		if err := errors.Join(b.PackString("a"), pack.Pack(b, v, 2), pack.PackOne(b, one), b.PackBytes([]byte("xyz"))); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, errors.Join(b.PackString("a"), pack.Pack(b, v, 2), pack.PackOne(b, one), b.PackBytes([]byte("xyz"))))
 		v[0], v[2] = 3, 4
 		for range 2 { // a message may be sent again
 			p, _ := b.AppendTo(nil)
@@ -182,9 +161,7 @@ func TestInPlace(t *testing.T) {
 				want = []int32{3, 4}
 			}
 			for _, s := range []step{text("a"), numbers(want, 1), numbers([]int32{9}, 1), numbers([]byte("xyz"), 1)} {
-				if err := s.unpack(r); err != nil {
-					t.Errorf("%v: %v", enc, err)
-				}
+				try.Check(t, s.unpack(r), "%v", enc)
 			}
 		}
 	}
@@ -193,14 +170,12 @@ func TestInPlace(t *testing.T) {
 // Whole returns the rocl.Buffer of a message that is nothing else.
 func TestWhole(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	m := must(c.Buffer(8))
+	m := try.Get(c.Buffer(8))(t)
 	defer m.Release()
 	copy(m.Bytes(), "12345678")
 	for _, enc := range encodings {
 		b := pack.NewBuffer(enc)
-		if err := b.PackBuffer(m); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, b.PackBuffer(m))
 		w, ok := b.Whole()
 		if ok != (enc == pack.InPlace) || ok && (w != m || m.Refs() != 2) || !ok && m.Refs() != 1 {
 			t.Errorf("%v: got %v, %v, %d references", enc, w, ok, m.Refs())
@@ -208,21 +183,15 @@ func TestWhole(t *testing.T) {
 		if p, err := b.AppendTo(nil); err != nil || string(p) != "12345678" {
 			t.Errorf("%v: got %q, %v", enc, p, err)
 		}
-		if err := pack.PackOne[int8](b, 'x'); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, pack.PackOne[int8](b, 'x'))
 		if w, ok := b.Whole(); ok {
 			t.Errorf("%v: more than one item are %v", enc, w)
 		}
 		b.Reset(enc)
-		if m.Refs() != 1 {
-			t.Errorf("%d references after Reset", m.Refs())
-		}
+		try.Equal(t, m.Refs(), 1, "references after Reset")
 	}
 	b := pack.NewBuffer(pack.InPlace, pack.WithTypes())
-	if err := b.PackBuffer(m); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, b.PackBuffer(m))
 	if _, ok := b.Whole(); ok {
 		t.Error("a typed message is more than its buffer")
 	}
@@ -234,9 +203,7 @@ func TestMismatch(t *testing.T) {
 	isErr(t, pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
 	isErr(t, pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)), pack.ErrMismatch)
 	isErr(t, pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
-	if err := pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)))
 }
 
 // A typed message that is cut off or has a changed byte is refused, or its values are refused or
@@ -282,9 +249,7 @@ func TestDamaged(t *testing.T) {
 		for _, enc := range encodings {
 			p := append(make([]byte, 8), desc...)
 			p = binary.LittleEndian.AppendUint32(p, uint32(len(desc)))
-			if _, err := pack.NewReader(enc, true, p); !errors.Is(err, pack.ErrDamaged) {
-				t.Errorf("%s: %v", name, err)
-			}
+			try.Fails(pack.NewReader(enc, true, p))(t, pack.ErrDamaged, "%s", name)
 		}
 	}
 	for _, size := range []uint32{5, math.MaxInt32, math.MaxUint32} {
@@ -316,16 +281,12 @@ func TestPadding(t *testing.T) {
 func TestStrings(t *testing.T) {
 	for _, enc := range encodings {
 		for _, s := range []string{"", "\x00", "a\x00", "a\x00b", "\x00\x00", strings.Repeat("ü", 5000)} {
-			if err := text(s).unpack(reader(t, enc, true, text(s))); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, text(s).unpack(reader(t, enc, true, text(s))))
 		}
 	}
 	r, _ := pack.NewReader(pack.Raw, false, []byte{0, 0, 0, 0, 1, 0, 0, 0, 'x'})
 	for _, want := range []string{"", "x"} {
-		if s, err := r.UnpackString(); s != want || err != nil {
-			t.Errorf("without a zero byte: got %q, %v", s, err)
-		}
+		try.Gives(r.UnpackString())(t, want, "without a zero byte")
 	}
 }
 
@@ -339,13 +300,9 @@ func TestView(t *testing.T) {
 	}
 	if one := []byte{1, 0}; binary.NativeEndian.Uint16(one) == 1 {
 		r.Payload()[7] ^= 0x80
-		if got[0] != -1 {
-			t.Errorf("the values are a copy: %v", got)
-		}
+		try.Equal(t, got[0], -1, "the values are a copy: %v", got)
 	}
-	if _, err := pack.UnpackOne[int8](r); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(pack.UnpackOne[int8](r))(t)
 	if got, err := pack.View[int32](r, 1); err != nil || got[0] != 5 { // not aligned
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -373,13 +330,9 @@ func TestAllocs(t *testing.T) {
 				if typed || enc != pack.Default {
 					err = errors.Join(err, pack.Pack(b, longs, 1))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				n := must(b.Encode(dst[:b.Size()]))
-				if err := r.Init(enc, typed, dst[:n]); err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
+				n := try.Get(b.Encode(dst[:b.Size()]))(t)
+				try.OK(t, r.Init(enc, typed, dst[:n]))
 				i, err1 := pack.UnpackOne[int32](r)
 				f, err2 := pack.UnpackOne[float64](r)
 				err3 := pack.Unpack(r, ints, 1)

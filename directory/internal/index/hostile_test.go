@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,7 +22,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	}
 	t.Cleanup(func() { memfd.Close(fd); memfd.Unmap(mem) })
 	return mem, func() *Reader {
-		r := must.Get(Open(fd, size))
+		r := try.Get(Open(fd, size))(t)
 		return r
 	}
 }
@@ -31,7 +31,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 func questions(t testing.TB, r *Reader, known []resource.List) {
 	check := func(rec resource.Record, v Verdict) {
 		if v == Found {
-			must.Get(resource.ParseList(rec.Attrs.Wire()))
+			try.Get(resource.ParseList(rec.Attrs.Wire()))(t)
 		}
 	}
 	for i := range known {

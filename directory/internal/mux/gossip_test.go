@@ -5,7 +5,6 @@ package mux
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -16,7 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -38,7 +37,7 @@ func TestGossip(t *testing.T) {
 			to := memberlist.Address{Addr: at.String(), Name: "000000000002"}
 			say := func(what string) {
 				t.Helper()
-				must.Get(a.Gossip().WriteToAddress([]byte(what), to))
+				try.Get(a.Gossip().WriteToAddress([]byte(what), to))(t)
 			}
 			hear := func(n *node, what string) {
 				t.Helper()
@@ -113,14 +112,10 @@ func TestHello(t *testing.T) {
 	greets("a member answers", b.Addr(), 2)
 	twin := start(t, 1, keyed("key")) // with the same number, at another address
 	greets("a node of the same number answers", twin.Addr(), 1)
-	if _, err := a.Hello(ctx, a.Addr()); !errors.Is(err, ErrOwn) {
-		t.Errorf("a port that greets itself: %v", err)
-	}
+	try.Fails(a.Hello(ctx, a.Addr()))(t, ErrOwn, "a port that greets itself")
 	for _, change := range []func(*Config){keyed("other"), nil, func(c *Config) { keyed("key")(c); c.Cluster = "other" }} {
 		stranger := start(t, 3, change)
-		if _, err := stranger.Hello(ctx, b.Addr()); !errors.Is(err, ErrSilent) {
-			t.Errorf("a stranger: %v", err)
-		}
+		try.Fails(stranger.Hello(ctx, b.Addr()))(t, ErrSilent, "a stranger")
 	}
 	b.Close()
 	if _, err := a.Hello(ctx, b.Addr()); err == nil {
@@ -128,9 +123,7 @@ func TestHello(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := a.Hello(gone, b.Addr()); !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
-	}
+	try.Fails(a.Hello(gone, b.Addr()))(t, context.Canceled, "given up")
 	a.Close()
 	if _, err := a.Hello(ctx, b.Addr()); err == nil {
 		t.Error("a port that is closed asks")
@@ -149,7 +142,7 @@ func TestRefusedIsLimited(t *testing.T) {
 	})
 	const flood = 100
 	for range flood {
-		nc := must.Get(net.Dial("tcp", b.Addr().String()))
+		nc := try.Get(net.Dial("tcp", b.Addr().String()))(t)
 		nc.Close() // closed before it has shown that it is a member
 	}
 	e := hostile(t)

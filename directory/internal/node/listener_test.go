@@ -3,7 +3,6 @@
 package node
 
 import (
-	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,18 +46,10 @@ func TestStopped(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	s.Stop()
-	if err := s.OpenSecond(path + "2"); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("a second path: %v", err)
-	}
-	if _, err := s.OpenTCP("tcp://127.0.0.1:0"); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("a TCP port: %v", err)
-	}
-	if err := refused(t, path, false); !errors.Is(err, wire.ErrInUse) {
-		t.Errorf("before Unlock: %v", err)
-	}
-	if err := s.Unlock(); err != nil {
-		t.Error(err)
-	}
+	try.Fails(s.OpenSecond(path+"2"))(t, wire.ErrClosed, "a second path")
+	try.Fails(s.OpenTCP("tcp://127.0.0.1:0"))(t, wire.ErrClosed, "a TCP port")
+	try.Fails(refused(t, path, false))(t, wire.ErrInUse, "before Unlock")
+	try.Check(t, s.Unlock())
 	serve(t, path, false).close()
 	serve(t, path+"2", true).close()
 }

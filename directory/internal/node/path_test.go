@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A URL is refused as the path of a socket, and leaves no file and no folder.
@@ -44,9 +46,7 @@ func TestCheckAddresses(t *testing.T) {
 			[]string{long, "unix:d.sock", "tcp://127.0.0.1:1", "tcp://127.0.0.1?node=x", "tcp://127.0.0.1:x?node=x", "tcp://127.0.0.1:65536?node=x", "tcp://127.0.0.1:1?nodes=x", "tcp://%zz"}},
 	} {
 		for _, a := range c.good {
-			if err := c.check(a); err != nil {
-				t.Errorf("%s(%.40q): %v", c.name, a, err)
-			}
+			try.Check(t, c.check(a), "%s(%.40q)", c.name, a)
 		}
 		for _, a := range c.bad {
 			if c.check(a) == nil {

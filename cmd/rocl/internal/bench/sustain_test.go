@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Every transport is measured with every policy, beside the bare loops. The plot is an SVG with a
@@ -21,10 +23,7 @@ func TestSustain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	plot := filepath.Join(t.TempDir(), "sustain.svg")
-	out, err := execute(ctx, "bench", "--json", "sustain", "--rounds", "2", "--interval", "3ms", "--plot", plot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := try.Get(execute(ctx, "bench", "--json", "sustain", "--rounds", "2", "--interval", "3ms", "--plot", plot))(t)
 	got := map[string]bool{}
 	var all []*Sustained
 	for d := json.NewDecoder(strings.NewReader(out)); ; {
@@ -59,17 +58,13 @@ func TestSustain(t *testing.T) {
 		t.Errorf("%d are measured, not %d", len(all), want)
 	}
 	drawing := must(os.ReadFile(plot))
-	if err := xml.Unmarshal(drawing, new(struct{})); err != nil {
-		t.Errorf("%s: %v", plot, err)
-	}
+	try.Check(t, xml.Unmarshal(drawing, new(struct{})), "%s", plot)
 	bars := bytes.Count(drawing, []byte("<rect "))
 	if bars < 3*want {
 		t.Errorf("the plot has %d bars for %d rows", bars, want)
 	}
 	var text, table strings.Builder
-	if err := errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)))
 	if n := strings.Count(text.String(), "\n"); n != want+1 {
 		t.Errorf("%d lines:\n%s", n, text.String())
 	}
