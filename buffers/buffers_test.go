@@ -376,9 +376,7 @@ func TestLastLargeOne(t *testing.T) {
 		return p.waiting > 0
 	})
 	b.Release()
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-got)
 	if b = get(t, p, 2<<20); !debugging { // a rocldebug build panics
 		defer func() {
 			if n := p.Stats().DoubleReleases; n != 1 {

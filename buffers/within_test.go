@@ -101,9 +101,7 @@ func TestMappingFails(t *testing.T) {
 			cancel()
 		})
 		try.Fails(p.GetWithin(asked{ctx, use}, 32<<20))(t, context.Canceled)
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-got)
 	})
 }
 

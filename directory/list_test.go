@@ -160,9 +160,7 @@ func TestFindAllIndexed(t *testing.T) {
 	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
 	far := resource.MakeGID(s.Node()^1, 1, 1)
 	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}, nil))
-	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
-		t.Errorf("%d listed in a cluster, want 251", len(got))
-	}
+	try.Equal(t, len(serials(t, c, list(t, resource.Match{"type": "lamp"}), 0)), 251, "listed in a cluster")
 }
 
 // compare returns a condition for where.
@@ -279,9 +277,7 @@ func TestChange(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for n := range 20 {
-				if _, err := c.Change(t.Context(), id, func(l *resource.List) error { return l.Set(fmt.Sprint(i), fmt.Append(nil, n)) }); err != nil {
-					t.Error(err)
-				}
+				try.Works(c.Change(t.Context(), id, func(l *resource.List) error { return l.Set(fmt.Sprint(i), fmt.Append(nil, n)) }))(t)
 			}
 		})
 	}

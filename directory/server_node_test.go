@@ -119,9 +119,7 @@ func TestNodeOutlivesServers(t *testing.T) {
 			t.Errorf("revision %d after %d", now, rev)
 		}
 		rev = now
-		if a := nodes(t, c, list(t, resource.Match{AttrKind: "node"})); len(a) != 1 {
-			t.Errorf("%d nodes", len(a))
-		}
+		try.Equal(t, len(nodes(t, c, list(t, resource.Match{AttrKind: "node"}))), 1, "nodes")
 	}
 }
 
@@ -135,14 +133,10 @@ func TestNodesShareDatabase(t *testing.T) {
 	defer two.Close()
 	c := joinedBy(t, one.Dialer())
 	all := list(t, resource.Match{AttrKind: "node"})
-	if a := nodes(t, c, all); len(a) != 2 {
-		t.Errorf("%d nodes", len(a))
-	}
+	try.Equal(t, len(nodes(t, c, all)), 2, "nodes")
 	again := NewServer(WithDatabase(db), WithIdentity(first), WithLabels(labels(t, resource.Attrs{"new": "yes"})))
 	defer again.Close()
-	if a := nodes(t, c, all); len(a) != 2 {
-		t.Errorf("%d nodes", len(a))
-	}
+	try.Equal(t, len(nodes(t, c, all)), 2, "nodes")
 	if a := nodes(t, c, list(t, resource.Match{AttrKind: "node", "new": "yes"})); len(a) != 1 || a[0].ID != NodeResource(first.Node) {
 		t.Errorf("%+v", a)
 	}

@@ -4,7 +4,6 @@ package directory
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -29,9 +28,7 @@ func TestStats(t *testing.T) {
 	try.OK(t, c.Delete(ctx, c.Self().WithSerial(3)))
 	want := func(what string, err, want error) {
 		t.Helper()
-		if !errors.Is(err, want) {
-			t.Fatalf("%s: %v, want %v", what, err, want)
-		}
+		try.Fails(err)(t, want, "%s", what)
 	}
 	ask := func(l *resource.List) error { _, err := d.Find(ctx, l); return err }
 	want("what there is", ask(here), nil)

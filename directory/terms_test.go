@@ -51,9 +51,7 @@ func TestTermsChange(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range 200 {
-			if _, err := c.Register(t.Context(), c.Self().WithSerial(uint32(i+1)), list(t, resource.Attrs{"i": fmt.Sprint(i)})); err != nil {
-				t.Error(err)
-			}
+			try.Works(c.Register(t.Context(), c.Self().WithSerial(uint32(i+1)), list(t, resource.Attrs{"i": fmt.Sprint(i)})))(t)
 		}
 	})
 	const last = 2000

@@ -38,10 +38,7 @@ func TestHelloWithoutTLS(t *testing.T) {
 	key := filepath.Join(dir, "key")
 	try.OK(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	n.socket = filepath.Join(dir, "member")
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(n.socket), rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", KeyFile: key}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(n.socket), rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", KeyFile: key})))(t)
 	defer c.Close()
 	n.fails(rocl.ErrNoTLS.Error())
 }

@@ -223,9 +223,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 	try.OK(t, json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own))
 	s := newSet(t, own.Pools)
-	if p, err := s.AddPool(own.Extra); err != nil || p.Config().Workers != 3 {
-		t.Error(p, err)
-	}
+	try.Equal(t, try.Get(s.AddPool(own.Extra))(t).Config().Workers, 3)
 	try.Works(s.AddStream(own.Stream))(t)
 	for in, want := range map[string]string{
 		`{"pools":{"pool":[]}}`:                        "pool: configuration: pool: no such key",

@@ -152,9 +152,7 @@ func TestContext(t *testing.T) {
 		got := make(chan any, 1)
 		p := newSet(t, onePool(PoolConfig{Policy: policy})).Default()
 		try.OK(t, p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}))
-		if v := <-got; v != "value" {
-			t.Errorf("%s: the unit's context has %v", policy, v)
-		}
+		try.Equal(t, <-got, "value", "%s: in the unit's context", policy)
 	}
 }
 
@@ -264,7 +262,7 @@ func TestKeyed(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				key := g*keys + i%keys
-				err := s.Default().Submit(context.Background(), Unit{Key: uint64(key), Run: func(context.Context) {
+				try.Check(t, s.Default().Submit(context.Background(), Unit{Key: uint64(key), Run: func(context.Context) {
 					if i < last[key] {
 						t.Errorf("key %d: unit %d after unit %d", key, i, last[key])
 					}
@@ -272,10 +270,7 @@ func TestKeyed(t *testing.T) {
 					if i%100 == 0 {
 						runtime.Gosched()
 					}
-				}})
-				if err != nil {
-					t.Error(err)
-				}
+				}}))
 			}
 		})
 	}
@@ -285,9 +280,7 @@ func TestKeyed(t *testing.T) {
 	}
 	all.Wait()
 	closeSet(t, s)
-	if f := s.Default().Stats(); f.Done != submitters*each {
-		t.Errorf("%d units have run", f.Done)
-	}
+	try.Equal(t, s.Default().Stats().Done, submitters*each, "units have run")
 	if q := s.Default().q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}

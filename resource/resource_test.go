@@ -33,9 +33,7 @@ func TestGIDRoundTrip(t *testing.T) {
 		}
 		var b [16]byte
 		PutGID(b[:], g)
-		if GetGID(b[:]) != g {
-			t.Fatal("16 bytes do not round trip")
-		}
+		try.Equal(t, GetGID(b[:]), g, "16 bytes do not round trip")
 	})
 }
 

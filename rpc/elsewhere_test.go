@@ -84,9 +84,7 @@ func TestElsewhereForged(t *testing.T) {
 		}
 		m.Release()
 	}
-	if out, err := Call[[]byte, []byte](t.Context(), c, s.ID(), "echo", []byte("more")); err != nil || string(out) != "more" {
-		t.Error(string(out), err)
-	}
+	try.Equal(t, string(try.Get(Call[[]byte, []byte](t.Context(), c, s.ID(), "echo", []byte("more")))(t)), "more")
 }
 
 // A server holds a result until the caller reports that it has it, or the call ends in another way.

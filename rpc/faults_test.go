@@ -75,9 +75,7 @@ func TestPanickingCodec(t *testing.T) {
 				rpc.Register(s, "echo", echo),
 			))
 		for _, name := range []string{"arguments", "result"} {
-			if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)); !errors.Is(err, rpc.ErrPanic) {
-				t.Errorf("%s of %d bytes: %v", name, n, err)
-			}
+			try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)))(t, rpc.ErrPanic, "%s of %d bytes", name, n)
 		}
 		if got, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(n)); err != nil || !bytes.Equal(got, random(n)) {
 			t.Error(len(got), err)
@@ -476,13 +474,9 @@ func TestInterceptAll(t *testing.T) {
 		return next(ctx)
 	}))
 	try.Check(t, rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}))
-	if got := <-who; got != "tell" {
-		t.Error(got)
-	}
+	try.Equal(t, <-who, "tell")
 	try.Works(all(rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{})))(t)
-	if got := <-who; got != "list" {
-		t.Error(got)
-	}
+	try.Equal(t, <-who, "list")
 }
 
 // An interceptor that fails, or makes the call again, after the loop over a stream was left has no

@@ -151,9 +151,7 @@ func TestWithCalls(t *testing.T) {
 	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
 	c := client(t, other)
 	for _, name := range []string{"add", "sub"} {
-		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
-			t.Errorf("%s: %+v, %v", name, sum, err)
-		}
+		try.Equal(t, try.Get(rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}))(t).Value, 42, "%s", name)
 	}
 }
 
@@ -329,9 +327,7 @@ func TestProviders(t *testing.T) {
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t, errors.Join(rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count)))
-	if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)); err != nil || string(out) != "3" {
-		t.Errorf("%s, %v", out, err)
-	}
+	try.Equal(t, string(try.Get(rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)))(t)), "3")
 	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
 		try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(bad)))(t, rocl.ErrValue, "%v", bad)
 	}
@@ -389,9 +385,7 @@ func TestOneWay(t *testing.T) {
 		return "no caller gets this", nil
 	}))
 	try.OK(t, rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()))
-	if s := <-got; s != "hello me" {
-		t.Error(s)
-	}
+	try.Equal(t, <-got, "hello me")
 }
 
 func TestInterceptors(t *testing.T) {

@@ -135,9 +135,7 @@ func TestErrorKinds(t *testing.T) {
 		t.Errorf("%v, %v", e, err)
 	}
 	long := errors.New(string(bytes.Repeat([]byte("x"), 2*mostText)))
-	if e, err := here.parseError(there.appendError(nil, long)); err != nil || len(e.Text) != mostText {
-		t.Errorf("a long text: %d, %v", len(e.Text), err)
-	}
+	try.Equal(t, len(try.Get(here.parseError(there.appendError(nil, long)))(t).Text), mostText, "a long text")
 }
 
 // A span has the durations that most returns, and the spans come one after another.

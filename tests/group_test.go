@@ -98,12 +98,8 @@ func TestGroupAfterGivingUp(t *testing.T) {
 					p.meet(ctx, t)
 					return
 				}
-				if err := <-second; !errors.Is(err, tpvm.ErrNotInGroup) {
-					t.Errorf("the barrier of the member that was given up: %v", err)
-				}
-				if err := <-p.barrier(ctx, 0, 2); !errors.Is(err, tpvm.ErrMemberGone) {
-					t.Errorf("the barrier of the other one: %v", err)
-				}
+				try.Fails(<-second)(t, tpvm.ErrNotInGroup, "the barrier of the member that was given up")
+				try.Fails(<-p.barrier(ctx, 0, 2))(t, tpvm.ErrMemberGone, "the barrier of the other one")
 				try.OK(t, <-p.barrier(ctx, 0, 1))
 				p.join(ctx, t, 1)
 				try.Equal(t, p.members[1].Instance(), 1, "the number of the member that has joined again")

@@ -157,9 +157,7 @@ func (c *memoryCase) pipeline(t testing.TB, parts []bulk.Segment, opts ...bulk.O
 
 // argument calls a function with n bytes, and result a function that returns n bytes.
 func (c *memoryCase) argument(t testing.TB, n int) {
-	if came := try.Get(rpc.Call[[]byte, int](c.ctx, c.one.client, c.two.server.ID(), "len", payload[:n]))(t); came != n {
-		t.Errorf("%d bytes came", came)
-	}
+	try.Equal(t, try.Get(rpc.Call[[]byte, int](c.ctx, c.one.client, c.two.server.ID(), "len", payload[:n]))(t), n, "bytes came")
 }
 
 func (c *memoryCase) result(t testing.TB, n int) {

@@ -130,9 +130,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	daemons[1].signal(t, syscall.SIGCONT)
 	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
-	if f, err := cs[0].Find(ctx, lib.Match{"of": "1"}); err != nil || f.ID != rs[1].ID() {
-		t.Errorf("find on the node that is back: %+v, %v", f, err)
-	}
+	try.Equal(t, try.Get(cs[0].Find(ctx, lib.Match{"of": "1"}))(t).ID, rs[1].ID(), "find on the node that is back")
 
 	daemons[2].Kill()
 	eventually.True(t, "the resources of the dead node are gone", func() bool {

@@ -504,9 +504,7 @@ func startTrue(ctx context.Context, t *testing.T, task *tpvm.Task, opts ...tpvm.
 	if err != nil {
 		return err
 	}
-	if st, err := ps[0].Wait(ctx); err != nil || st.Code != 0 {
-		t.Errorf("ended with %v: %v", st, err)
-	}
+	try.Equal(t, try.Get(ps[0].Wait(ctx))(t).Code, 0, "ended with")
 	return nil
 }
 

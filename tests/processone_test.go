@@ -73,7 +73,5 @@ func TestDirserverAsProcessOne(t *testing.T) {
 	var out bytes.Buffer
 	try.OK(t, task.Catchout(&out))
 	ps := try.Get(task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid"))))(t)
-	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 0 {
-		t.Errorf("%v %v: %s", s, err, &out)
-	}
+	try.Equal(t, try.Get(ps[0].Wait(ctx))(t).ExitCode(), 0, "%s", &out)
 }

@@ -331,9 +331,7 @@ func TestIdleCostsNothing(t *testing.T) {
 		t.Error("a goroutine that waits does not sleep")
 	}
 	cancel()
-	if err := <-waiting; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(<-waiting)(t, context.Canceled)
 }
 
 // The first message to a resource asks the directory for the owner and for its addresses. Later

@@ -81,9 +81,7 @@ func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, 
 func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 	t.Helper()
 	try.OK(t, task.Signal(deadline(t), id, syscall.SIGKILL))
-	if s, err := task.Wait(deadline(t), id); err != nil || s.Signal != syscall.SIGKILL {
-		t.Fatal(s, err)
-	}
+	try.Equal(t, try.Get(task.Wait(deadline(t), id))(t).Signal, syscall.SIGKILL)
 }
 
 // Programs that shall end with their parent end when it is killed, whether they have enrolled or

@@ -202,9 +202,7 @@ func TestGroupNumbers(t *testing.T) {
 		}
 		return errors.Is(err, tpvm.ErrNoInstance)
 	})
-	if g := try.Get(ts.start(1).Join(ctx, "g"))(t); g.Instance() != 0 {
-		t.Fatal(g.Instance())
-	}
+	try.Equal(t, try.Get(ts.start(1).Join(ctx, "g"))(t).Instance(), 0)
 }
 
 // Several threads join and leave at once, as in PVM's example joinleave: no number is shared, and
@@ -488,9 +486,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 	}))
 	wantErr(t, second(gs[1].TID(ctx, 0)), tpvm.ErrNoInstance)
 	try.Gives(gs[1].TID(ctx, 4))(t, hs[4].ID())
-	if g, err := ts.start(1).Join(ctx, "g"); err != nil || g.Instance() != 0 {
-		t.Error(g, err)
-	}
+	try.Equal(t, try.Get(ts.start(1).Join(ctx, "g"))(t).Instance(), 0)
 }
 
 // A task that coordinates and has no members any more exits: no member gets an error.

@@ -150,9 +150,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 		}
 	}
 	sendInt(t, a.Thread, b.ID(), 9, 42)
-	if k := <-got; k != 42 {
-		t.Error(k)
-	}
+	try.Equal(t, <-got, 42)
 	// The receive learns of the end of the sender although a handler wants some of its messages.
 	d := enrol(t, c.Open(0))
 	go func() {

@@ -244,9 +244,7 @@ func TestMessageBoxLateCopy(t *testing.T) {
 		go func() { result <- f(ctx) }()
 		eventually.True(t, what, is)
 		cancel()
-		if err := <-result; err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		try.Check(t, <-result, "%s", what)
 	}
 	putUncopied := func(name, s string) {
 		t.Helper()

@@ -263,9 +263,7 @@ func TestEndlessOutput(t *testing.T) {
 	<-s.begun
 	for _, id := range ids {
 		try.OK(t, task.Kill(ctx, id))
-		if st, err := task.Wait(ctx, id); err != nil || st.Signal != syscall.SIGTERM {
-			t.Error(st, err)
-		}
+		try.Equal(t, try.Get(task.Wait(ctx, id))(t).Signal, syscall.SIGTERM)
 	}
 	close(s.free)
 	exit(t, task)

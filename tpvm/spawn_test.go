@@ -44,9 +44,7 @@ func TestExport(t *testing.T) {
 		t.Error("exported by two tasks:", by, err)
 	}
 	try.OK(t, ofB.Close())
-	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[d.ID().Context()] != 4 {
-		t.Error("exported by one task:", by, err)
-	}
+	try.Equal(t, try.Get(spawnBy(t, a, "returns", 4))(t)[d.ID().Context()], 4, "exported by one task")
 	try.OK(t, ofD.Close())
 	if by, err := spawnBy(t, a, "returns", 1); !errors.Is(err, tpvm.ErrNoProgram) {
 		t.Error("exported by none:", by, err)
@@ -175,9 +173,7 @@ func TestNoParent(t *testing.T) {
 	if err := task.Exit(ctx); err != nil { // Exit waits for the output
 		t.Fatal(err)
 	}
-	if want := fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n"); strings.Count(out.String(), want) != 2 {
-		t.Error(out.String())
-	}
+	try.Equal(t, strings.Count(out.String(), fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n")), 2, "%v", out.String())
 }
 
 // The resource by which a program finds its parent is listed while the program has not enrolled. It

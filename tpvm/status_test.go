@@ -29,9 +29,7 @@ func TestStart(t *testing.T) {
 			if s, err := p.Wait(ctx); err != nil || s.ExitCode() != 7 || s.Success() || p.Index() != i {
 				t.Error(p, s, err)
 			}
-			if s, err := other.Wait(ctx, p.ID()); err != nil || s.Code != 7 {
-				t.Error("asked by another task:", s, err)
-			}
+			try.Equal(t, try.Get(other.Wait(ctx, p.ID()))(t).Code, 7, "asked by another task")
 		}
 	}
 	wantErr(t, second(ps[0].Task(ctx)), tpvm.ErrNotEnrolled)
@@ -45,9 +43,7 @@ func TestStart(t *testing.T) {
 	ps = try.Get(task.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
 		try.OK(t, p.Signal(ctx, syscall.SIGKILL))
-		if s, err := p.Wait(ctx); err != nil || s.Signal != syscall.SIGKILL {
-			t.Error(s, err)
-		}
+		try.Equal(t, try.Get(p.Wait(ctx))(t).Signal, syscall.SIGKILL)
 	}
 	wantErr(t, second(other.Start(ctx, "no-such-program", 2)), tpvm.ErrNoProgram)
 	wantErr(t, second(task.Wait(ctx, other.ID())), tpvm.ErrNoStatus)
@@ -62,9 +58,7 @@ func TestSignalStopped(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
 		try.Check(t, task.Signal(ctx, ids[0], s), "%v", s)
 	}
-	if s, err := task.Wait(ctx, ids[0]); err != nil || s.Signal != syscall.SIGKILL {
-		t.Error(s, err)
-	}
+	try.Equal(t, try.Get(task.Wait(ctx, ids[0]))(t).Signal, syscall.SIGKILL)
 }
 
 // Programs over the limit of a host are refused one by one: the other programs run.

@@ -330,13 +330,9 @@ func TestServe(t *testing.T) {
 	_, stop := started(t, "--socket", one, "--listen", "unix:"+two)
 	for _, p := range []string{one, two} {
 		try.OK(t, answers(t, p))
-		if fi, err := os.Stat(p); err != nil || fi.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", p, fi, err)
-		}
+		try.Equal(t, try.Get(os.Stat(p))(t).Mode().Perm(), 0o600, "%s", p)
 	}
-	if fi, err := os.Stat(filepath.Dir(one)); err != nil || fi.Mode().Perm() != 0o700 {
-		t.Errorf("the folder it made: %v, %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Stat(filepath.Dir(one)))(t).Mode().Perm(), 0o700, "the folder it made")
 	for _, args := range [][]string{{"--socket", one}, {"--socket", filepath.Join(dir, "three"), "--listen", "unix:" + two}} {
 		if _, errOut, code := call(t, args...); code != 3 || !strings.Contains(errOut, "Another dirserver") {
 			t.Errorf("dirserver %v beside it: exit code %d, %q", args, code, errOut)
@@ -551,9 +547,7 @@ func TestPipes(t *testing.T) {
 	code := make(chan int)
 	go func() { code <- run(ctx, []string{"--config", pipe}, io.Discard, io.Discard) }()
 	cancel()
-	if got := <-code; got != 2 {
-		t.Errorf("interrupted while it waits for its configuration: exit code %d", got)
-	}
+	try.Equal(t, <-code, 2, "interrupted while it waits for its configuration: exit code")
 	// The pipe has a reader as soon as the goroutine opens it; opening the other end lets the
 	// goroutine end.
 	var w *os.File

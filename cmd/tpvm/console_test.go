@@ -145,9 +145,7 @@ func TestConsoleTerminal(t *testing.T) {
 	fmt.Fprint(c.out, "[x] hi\n")
 	shown.await(t, "[x] hi\r\ntpvm> echo ha")
 	try.Get(typed.Write([]byte("lf\r")))(t)
-	if l := <-lines; l != "echo half" {
-		t.Errorf("%q", l)
-	}
+	try.Equal(t, <-lines, "echo half")
 }
 
 // A screen keeps the text that is written to it.

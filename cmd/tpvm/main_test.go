@@ -324,9 +324,7 @@ func TestConsole(t *testing.T) {
 	}
 	// Each has a file of its own, because two programs may print in either order.
 	for f, want := range map[string]string{file: "[echo] first\n", log: "before\n[echo] second\n"} {
-		if b, err := os.ReadFile(f); err != nil || string(b) != want {
-			t.Errorf("%v: %q, want %q", err, b, want)
-		}
+		try.Equal(t, string(try.Get(os.ReadFile(f))(t)), want)
 	}
 	if _, errOut, code = s.run("halt\n", "console"); code != 0 {
 		t.Errorf("halt: %d %q", code, errOut)

@@ -179,9 +179,7 @@ func testMetFresh(t *testing.T) {
 	if !complete() || a.joiner.joined.Err() == nil {
 		t.Error("a member that knows the others is not enough")
 	}
-	if account := (delegate{a.gossip}).LocalState(true); account[1]&accountFresh != 0 {
-		t.Error("a member that was told of all is fresh")
-	}
+	try.Equal(t, (delegate{a.gossip}).LocalState(true)[1]&accountFresh, 0, "a member that was told of all is fresh")
 }
 
 // A member that has reached none of the addresses to join denies nothing for certain, however long
@@ -242,9 +240,7 @@ func testComesWhileAsked(t *testing.T) {
 	}, a)
 	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
-	if err := <-asked; err != nil {
-		t.Errorf("what the newcomer has: %v", err)
-	}
+	try.Check(t, <-asked, "what the newcomer has")
 	together(t, a, b, c)
 }
 
@@ -267,9 +263,7 @@ func TestMetBefore(t *testing.T) {
 	eventually.True(t, "it has left", func() bool { return a.Stats().Alive == 1 })
 	for range 2 {
 		d, _ = serve("test")
-		if r, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil || r.ID != x {
-			t.Errorf("found %v: %v", r.ID, err)
-		}
+		try.Equal(t, try.Get(d.Find(ctx, pattern(resource.Match{"type": "x"})))(t).ID, x, "found")
 		d.Close()
 	}
 	_, ms = serve("other")
@@ -313,7 +307,5 @@ func testMetIsKeptAtOnce(t *testing.T) {
 		}
 	}
 	end()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-ended)
 }

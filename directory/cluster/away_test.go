@@ -65,9 +65,7 @@ func testAway(t *testing.T) {
 		m.members.mu.Unlock()
 	}
 	try.Fails(b.Find(t.Context(), pattern(resource.Match{"at": "c"})))(t, directory.ErrPartial, "impatient")
-	if _, err := b.Lookup(t.Context(), resource.MakeGID(3, 1, 1), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("impatient, by identifier: %v", err)
-	}
+	try.Fails(b.Lookup(t.Context(), resource.MakeGID(3, 1, 1), pattern(nil)))(t, directory.ErrPartial, "impatient, by identifier")
 	found := make(chan error)
 	go func() {
 		_, err := a.Find(t.Context(), pattern(resource.Match{"at": "c"}))
@@ -166,9 +164,7 @@ func testPatience(t *testing.T) {
 		go func() { done <- second(a.Find(t.Context(), what)) }()
 		eventually.True(t, "the question is asked", func() bool { return a.count.sent.Load() > sent })
 		try.OK(t, end.end(a))
-		if err := <-done; !errors.Is(err, end.want) {
-			t.Errorf("ended meanwhile: %v, want %v", err, end.want)
-		}
+		try.Fails(<-done)(t, end.want, "ended meanwhile")
 		try.Fails(a.Find(t.Context(), what))(t, end.want, "ended before")
 	}
 }

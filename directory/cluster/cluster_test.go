@@ -142,9 +142,7 @@ func asks(t *testing.T, c *Cluster, what resource.Match) (r resource.Record, err
 // finds checks that c finds the resource want by what.
 func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 	t.Helper()
-	if r, err := asks(t, c, what); err != nil || r.ID != want {
-		t.Errorf("node %d: %v is %v: %v", c.cfg.Node, what, r.ID, err)
-	}
+	try.Equal(t, try.Get(asks(t, c, what))(t).ID, want, "node %d: %v", c.cfg.Node, what)
 }
 
 // denies checks that c says for certain that no other member has what.
@@ -222,9 +220,7 @@ func TestFind(t *testing.T) {
 	} {
 		try.Fails(err)(t, directory.ErrNotFound, "%s of what nobody has", what)
 	}
-	if _, err := a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("an identifier of an unknown node: %v", err)
-	}
+	try.Fails(a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)))(t, directory.ErrPartial, "an identifier of an unknown node")
 	c.Close()
 	eventually.True(t, "it left", func() bool { return len(a.Members()) == 2 })
 	try.Fails(a.Find(ctx, pattern(resource.Match{"type": "gpu"})))(t, directory.ErrNotFound, "what left with its node")
@@ -258,9 +254,7 @@ func testFilters(t *testing.T) {
 		t.Errorf("%d packets for what one member holds", n)
 	}
 	fresh := put(t, silent, 1, resource.Attrs{"type": "new"})
-	if r, err := a.Find(ctx, pattern(resource.Match{"type": "new"})); err != nil || r.ID != fresh {
-		t.Errorf("what is in nobody's summary: %+v, %v", r, err)
-	}
+	try.Equal(t, try.Get(a.Find(ctx, pattern(resource.Match{"type": "new"})))(t).ID, fresh, "what is in nobody's summary")
 	try.OK(t, holder.cfg.DB.Delete(id))
 	try.Fails(a.Find(ctx, what))(t, directory.ErrNotFound, "what is gone, and in a summary")
 	var all []*resource.List
@@ -378,9 +372,7 @@ func testRestarted(t *testing.T) {
 		eventually.True(t, "the question has come", asked.Load)
 		put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
 		offered.Store(true)
-		if err := <-done; err != nil {
-			t.Fatalf("%d: what the restarted has: %v", i, err)
-		}
+		try.OK(t, <-done, "%d: what the restarted has", i)
 	}
 	close(restarted)
 	<-watched

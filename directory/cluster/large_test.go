@@ -114,9 +114,7 @@ func testLargeAway(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	b.HandOver()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	if err := second(a.Find(ctx, pattern(resource.Match{"big": big}))); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("found, though nobody is there: %v", err)
-	}
+	try.Fails(a.Find(ctx, pattern(resource.Match{"big": big})))(t, context.DeadlineExceeded, "found, though nobody is there")
 	cancel()
 	found := make(chan error, 1)
 	go func() { found <- second(a.Find(t.Context(), pattern(resource.Match{"big": big}))) }()
@@ -130,9 +128,7 @@ func testLargeAway(t *testing.T) {
 	eventually.True(t, "the question has come", asked.Load)
 	put(t, b, 1, resource.Attrs{"big": big})
 	offered.Store(true)
-	if err := <-found; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-found)
 }
 
 // Invalid lengths and questions end their stream, and nothing else.

@@ -167,9 +167,7 @@ func TestPlaces(t *testing.T) {
 			return r
 		}
 		first := next(0, 1, true, false)
-		if r := next(0, 1, true, false); r.ID != first.ID {
-			t.Error("the answer that was lost is another")
-		}
+		try.Equal(t, next(0, 1, true, false).ID, first.ID, "the answer that was lost is another")
 		next(7, 2, false, true)
 		for i := range uint64(mostCursors + 100) {
 			time.Sleep(time.Millisecond)

@@ -50,9 +50,7 @@ func testRefusedIsNotDead(t *testing.T) {
 		return s.Alive == 1 && s.Refused == 2 && b.Stats().Refused == 1 && c.Stats().Refused == 1
 	})
 	for _, m := range []*Cluster{a, b, c} {
-		if _, err := m.Find(t.Context(), pattern(resource.Match{"none": ""})); !errors.Is(err, directory.ErrPartial) {
-			t.Errorf("node %d: %v", m.cfg.Node, err)
-		}
+		try.Fails(m.Find(t.Context(), pattern(resource.Match{"none": ""})))(t, directory.ErrPartial, "node %d", m.cfg.Node)
 		var last error
 		for _, err := range m.All(t.Context(), pattern(resource.Match{"none": ""}), new(directory.Coverage)) {
 			last = err

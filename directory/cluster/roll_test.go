@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"encoding/binary"
-	"errors"
 	"testing"
 	"time"
 
@@ -34,9 +33,7 @@ func testKnownToOne(t *testing.T) {
 		eventually.True(t, "one member knows the newcomer", func() bool { return knows(b, n) })
 		try.Check(t, second(a.Find(t.Context(), at)), "what member %d has", n)
 		for _, m := range []*Cluster{a, c} {
-			if err := second(m.Find(t.Context(), pattern(resource.Match{"no": "such"}))); !errors.Is(err, directory.ErrNotFound) {
-				t.Errorf("what nobody has: %v", err)
-			}
+			try.Fails(m.Find(t.Context(), pattern(resource.Match{"no": "such"})))(t, directory.ErrNotFound, "what nobody has")
 		}
 		if n%2 == 0 {
 			d.Close()

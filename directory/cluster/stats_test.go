@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"testing"
@@ -49,9 +48,7 @@ func TestSearchStats(t *testing.T) {
 			try.OK(t, b.cfg.DB.Delete(gone))
 			want := func(got, want error) {
 				t.Helper()
-				if !errors.Is(got, want) {
-					t.Fatal(got)
-				}
+				try.Fails(got)(t, want)
 			}
 			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "gpu"}))), nil)
 			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "none"}))), directory.ErrNotFound)
@@ -107,9 +104,7 @@ func testMemberStats(t *testing.T) {
 	eventually.True(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
 	try.OK(t, c.HandOver())
 	eventually.True(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
-	if st := a.Stats(); st.Silence != 0 {
-		t.Errorf("nobody lives, and is silent for %v", st.Silence)
-	}
+	try.Equal(t, a.Stats().Silence, 0, "silence where nobody lives")
 }
 
 func TestSilence(t *testing.T) {

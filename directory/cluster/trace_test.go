@@ -181,8 +181,6 @@ func testTracesAtOnce(t *testing.T) {
 	}
 	b.Close()
 	for range cap(ended) {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-ended)
 	}
 }

@@ -70,13 +70,9 @@ func TestServerEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := <-answers; got != "HELLO" {
-		t.Errorf("the answer is %q", got)
-	}
+	try.Equal(t, <-answers, "HELLO", "the answer")
 	end()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-served)
 }
 
 // TestPatience calls a server that never replies, with a deadline of an hour. In a bubble of
@@ -229,9 +225,7 @@ func TestRender(t *testing.T) {
 	}
 	stop()
 	for range 2 {
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-served)
 	}
 }
 
@@ -269,9 +263,7 @@ func TestFollow(t *testing.T) {
 	try.OK(t, old.Close())
 	until("new")
 	stop()
-	if err := <-followed; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-followed)
 }
 
 func TestCollect(t *testing.T) {
@@ -305,9 +297,7 @@ func TestSendLent(t *testing.T) {
 				t.Error("another message arrived")
 			}
 			m.Release()
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			try.Check(t, <-sent)
 		})
 	}
 	t.Run("nobody", func(t *testing.T) {

@@ -86,9 +86,7 @@ func TestSlowSinkStopsSource(t *testing.T) {
 			t.Errorf("%d lines were read, and %d more an hour later", stopped, now-stopped)
 		}
 		close(out.open)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-done)
 		var want strings.Builder
 		for i := range in.lines {
 			want.WriteString(strings.ToUpper(line(i)))
@@ -120,7 +118,5 @@ func TestSlowWorkerStopsSource(t *testing.T) {
 // An input that cannot be read ends the run.
 func TestInputFails(t *testing.T) {
 	torn := errors.New("the input is torn")
-	if err := <-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0); !errors.Is(err, torn) {
-		t.Errorf("the run ended with %v", err)
-	}
+	try.Fails(<-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0))(t, torn, "the run ended with")
 }

@@ -55,9 +55,7 @@ func TestOtherNetwork(t *testing.T) {
 	if here, _ := a.Local("b"); here != nil || a.Reaches(b.Addr()) {
 		t.Errorf("b is found in another network: %v", here)
 	}
-	if _, err := other.Listen(a.Addr(), subsys.Config{}); !errors.Is(err, subsys.ErrAddress) {
-		t.Errorf("listening at an address of another network: %v", err)
-	}
+	try.Fails(other.Listen(a.Addr(), subsys.Config{}))(t, subsys.ErrAddress, "listening at an address of another network")
 }
 
 // A port is the only one with its address until it is closed.

@@ -263,9 +263,7 @@ func TestReturnsInTime(t *testing.T) {
 		{"released while idle", release, 3},
 		{"released while the port looks", func() { p.Look(); release() }, 3},
 		{"a frame is sent", func() {
-			if n, err := c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}); n != 1 || err != nil {
-				t.Fatalf("took %d: %v", n, err)
-			}
+			try.Gives(c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}))(t, 1, "took")
 		}, 4},
 		{"released while the port looks", release, 4},
 		{"going to nap", func() { p.SetIdle(subsys.Napping) }, 5},

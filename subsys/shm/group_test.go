@@ -180,9 +180,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 func TestSilentUsers(t *testing.T) {
 	needRoot(t)
 	n := startGroup(t)
-	if out := run(t, "crowd "+n.socket(t), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first" {
-		t.Error(out)
-	}
+	try.Equal(t, run(t, "crowd "+n.socket(t), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}), "the last one was closed first")
 }
 
 // Another user of the group whose connections are never admitted has few of them, until they are

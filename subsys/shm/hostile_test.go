@@ -332,9 +332,7 @@ func TestSilentListener(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := n.Port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
-		t.Errorf("dialling a peer that says nothing: %v", err)
-	}
+	try.Fails(n.Port.Dial(ctx, scheme+node+"/"+name, newSink(nil)))(t, context.Canceled, "dialling a peer that says nothing")
 }
 
 // Addresses of other nodes, or of other namespaces, are not dialled.

@@ -76,9 +76,7 @@ func TestStreams(t *testing.T) {
 			if err != nil || string(b) != "hello" {
 				t.Errorf("%q: %v", b, err)
 			}
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
+			try.Check(t, <-served)
 		})
 	}
 }

@@ -112,9 +112,7 @@ func (a *agent) say(to *agent, id rocl.GID, data string) {
 	if e := do[Letter, string](a, "Send", Letter{id, data}); e != "" {
 		t.Fatalf("sending from node %d to %d: %s", a.node.i, to.node.i, e)
 	}
-	if got := do[rocl.GID, string](to, "Recv", id); got != data {
-		t.Fatalf("from node %d to %d: %q in place of %q", a.node.i, to.node.i, got, data)
-	}
+	try.Equal(t, do[rocl.GID, string](to, "Recv", id), data, "from node %d to %d", a.node.i, to.node.i)
 }
 
 // Answer is the result of a question.

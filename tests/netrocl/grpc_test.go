@@ -70,9 +70,7 @@ func serve(t *testing.T, c *rocl.Context) {
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
 		s.GracefulStop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-served)
 	})
 }
 

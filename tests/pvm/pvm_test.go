@@ -196,12 +196,9 @@ func startOurs(t *testing.T, src string) *machine {
 	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
+	keeper := try.Get(tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
 		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(dircluster.Member{Bind: m.address, KeyFile: m.key}),
-		rocl.WithLogger(slog.New(slog.NewTextHandler(&m.deaths, &slog.HandlerOptions{Level: slog.LevelDebug})))))
-	if err != nil {
-		t.Fatal(err)
-	}
+		rocl.WithLogger(slog.New(slog.NewTextHandler(&m.deaths, &slog.HandlerOptions{Level: slog.LevelDebug}))))))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()

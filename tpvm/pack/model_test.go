@@ -238,8 +238,6 @@ func TestRegroup(t *testing.T) {
 			}
 			i += n
 		}
-		if r.Remaining() != 0 {
-			t.Fatalf("%d bytes remain", r.Remaining())
-		}
+		try.Equal(t, r.Remaining(), 0, "bytes remain")
 	})
 }

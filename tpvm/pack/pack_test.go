@@ -180,9 +180,7 @@ func TestWhole(t *testing.T) {
 		if ok != (enc == pack.InPlace) || ok && (w != m || m.Refs() != 2) || !ok && m.Refs() != 1 {
 			t.Errorf("%v: got %v, %v, %d references", enc, w, ok, m.Refs())
 		}
-		if p, err := b.AppendTo(nil); err != nil || string(p) != "12345678" {
-			t.Errorf("%v: got %q, %v", enc, p, err)
-		}
+		try.Equal(t, string(try.Get(b.AppendTo(nil))(t)), "12345678", "%v: got", enc)
 		try.OK(t, pack.PackOne[int8](b, 'x'))
 		if w, ok := b.Whole(); ok {
 			t.Errorf("%v: more than one item are %v", enc, w)

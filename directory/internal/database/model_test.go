@@ -122,9 +122,7 @@ func TestAgainstModel(t *testing.T) {
 						n--
 					}
 				}
-				if n != 0 {
-					t.Fatal("deleted another number")
-				}
+				try.Equal(t, n, 0, "deleted another number")
 			},
 			"read": func(*rapid.T) { drain() },
 			"": func(t *rapid.T) {

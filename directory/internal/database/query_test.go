@@ -133,9 +133,7 @@ func TestConditions(t *testing.T) {
 	}
 	next := func(want Kind) {
 		t.Helper()
-		if ev, err := w.Next(t.Context()); err != nil || ev.Kind != want {
-			t.Fatal(ev, err, "want", want)
-		}
+		try.Equal(t, try.Get(w.Next(t.Context()))(t).Kind, want)
 	}
 	next(Synced)
 	load("1e3")

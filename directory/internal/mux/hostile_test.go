@@ -415,9 +415,7 @@ func TestHalfOpen(t *testing.T) {
 			t.Errorf("%d strangers", n)
 		}
 		a.Send(Out{To: 2, Payload: make([]byte, 2000)})
-		if h := b.next(t); len(h.p) != 2000 {
-			t.Error("a member is kept out")
-		}
+		try.Equal(t, len(b.next(t).p), 2000, "a member is kept out")
 		c := try.Get(a.Dial(t.Context(), 2))(t)
 		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write([]byte("member"))
@@ -575,9 +573,7 @@ func TestNeverReads(t *testing.T) {
 	try.Equal(t, a.peer(3).large.Load(), mostLarge, "wait")
 	for range 5 {
 		a.Send(Out{To: 2, Payload: large})
-		if h := b.next(t); len(h.p) != MaxLarge {
-			t.Errorf("%d bytes", len(h.p))
-		}
+		try.Equal(t, len(b.next(t).p), MaxLarge, "bytes")
 	}
 	a.Close() // does not wait for what is never read
 }

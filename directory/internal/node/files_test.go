@@ -114,9 +114,7 @@ func TestStaleSocketReplaced(t *testing.T) {
 	unix.Umask(old)
 	try.OK(t, err)
 	defer s.close()
-	if fi, err := os.Lstat(path); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("the socket is %v: %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Lstat(path))(t).Mode().Perm(), 0o600, "the socket")
 	reach(t, path)
 }
 
@@ -125,8 +123,6 @@ func TestStaleSocketReplaced(t *testing.T) {
 func TestNoAbstractNames(t *testing.T) {
 	t.Chdir(t.TempDir())
 	serve(t, "@d.sock", false)
-	if fi, err := os.Lstat("@d.sock"); err != nil || fi.Mode().Type() != os.ModeSocket {
-		t.Errorf("%v: %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Lstat("@d.sock"))(t).Mode().Type(), os.ModeSocket)
 	reach(t, "@d.sock")
 }

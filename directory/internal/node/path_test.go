@@ -25,9 +25,7 @@ func TestURLIsNoPath(t *testing.T) {
 	if _, err := Dial(t.Context(), "unix:d.sock"); err == nil || errors.Is(err, ErrNoDirectory) {
 		t.Errorf("connecting to a URL: %v", err)
 	}
-	if _, err := Dial(t.Context(), "tcp://127.0.0.1:1?node=nowhere.node"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("connecting without the file of the node's key: %v", err)
-	}
+	try.Fails(Dial(t.Context(), "tcp://127.0.0.1:1?node=nowhere.node"))(t, os.ErrNotExist, "connecting without the file of the node's key")
 }
 
 // Addresses that no directory can have are refused before anything is done.

@@ -77,9 +77,7 @@ func TestRead(t *testing.T) {
 			}
 		}
 	}
-	if b, err := Read(write(t, dir, "f", 0o604, own), 3, false); err != nil || string(b) != secret[:4] {
-		t.Errorf("the beginning of what is no secret: %q, %v", b, err)
-	}
+	try.Equal(t, string(try.Get(Read(write(t, dir, "f", 0o604, own), 3, false))(t)), secret[:4], "the beginning of what is no secret")
 	if _, err := Read(dir, 3, false); err == nil {
 		t.Error("a folder was read")
 	}
@@ -101,9 +99,7 @@ func TestDescriptor(t *testing.T) {
 	for _, f := range []*os.File{file, r} {
 		for _, form := range []string{"fd:%d", "/dev/fd/%d", "/proc/self/fd/%d", "fd:%d"} {
 			name := fmt.Sprintf(form, f.Fd())
-			if b, err := Read(name, 100, true); err != nil || string(b) != secret {
-				t.Errorf("%s: %q, %v", name, b, err)
-			}
+			try.Equal(t, string(try.Get(Read(name, 100, true))(t)), secret, "%s", name)
 		}
 	}
 	empty, w, err := os.Pipe()

@@ -352,9 +352,7 @@ func TestPieces(t *testing.T) {
 		if err := pieces(io.MultiReader(strings.NewReader("one\ntwo"), iotest.ErrReader(bad)), raw, count); !errors.Is(err, bad) || n == 0 {
 			t.Errorf("raw %v: input that breaks: %v after %d", raw, err, n)
 		}
-		if err := pieces(strings.NewReader("one\ntwo"), raw, func([]byte) error { return bad }); err != bad {
-			t.Errorf("raw %v: a send that fails: %v", raw, err)
-		}
+		try.Equal(t, pieces(strings.NewReader("one\ntwo"), raw, func([]byte) error { return bad }), bad, "raw %v: a send that fails", raw)
 	}
 }
 
@@ -547,7 +545,5 @@ func TestSendInterrupted(t *testing.T) {
 	try.Get(io.WriteString(typed, "hello\n"))(t)
 	try.Equal(t, r.line(), "hello", "received")
 	cancel()
-	if got := eventually.Value(t, "the end of send", ended); got.code != exitInterrupted {
-		t.Errorf("interrupted: exit code %d", got.code)
-	}
+	try.Equal(t, eventually.Value(t, "the end of send", ended).code, exitInterrupted, "interrupted: exit code")
 }
