@@ -97,9 +97,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 		}
 		return &stalling{Conn: nc, reach: func() {
 			for _, n := range []uint32{gone, anew} {
-				if err := c.Delete(ended, c.self.WithSerial(n)); err == nil {
-					t.Error("deleted without a server")
-				}
+				try.Rejects(c.Delete(ended, c.self.WithSerial(n)))(t, "deleted without a server")
 			}
 			go func() {
 				_, err := c.Register(t.Context(), c.self.WithSerial(anew), l)

@@ -164,9 +164,7 @@ func TestPeerSilence(t *testing.T) {
 		if d := time.Since(begun); d > peerTimeout {
 			t.Errorf("served on for %v", d)
 		}
-		if err := <-gone; err == nil {
-			t.Error("no error")
-		}
+		try.Rejects(<-gone)(t, "no error")
 		near, far := net.Pipe() // a server that is silent, though it takes what is sent
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()

@@ -425,9 +425,7 @@ func TestTCP(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{at, at + "?node=/nowhere", "tcp://"} {
-		if _, err := Join(ctx, DialSocket(bad)); err == nil {
-			t.Errorf("%s can be joined", bad)
-		}
+		try.Rejects(Join(ctx, DialSocket(bad)))(t, "%s can be joined", bad)
 	}
 	s.Close()
 	try.Fails(DialSocket(at+"?node="+path+".node")(ctx))(t, ErrNoDirectory) // a closed one

@@ -309,9 +309,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 	first.Close()
 	s := serve(t, path)
 	// The context early has joined by now.
-	if _, err := early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})); err == nil {
-		t.Error("changed what is another's")
-	}
+	try.Rejects(early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})))(t, "changed what is another's")
 	if !s.awaits() {
 		t.Error("a context that lives is not awaited")
 	}

@@ -85,7 +85,7 @@ func TestInherit(t *testing.T) {
 		try.Equal(t, hear(), want, "%s: the folder of the child's child", what)
 	}
 	try.OK(t, task.FreeContext(mine))
-	wantErr(t, task.FreeContext(mine), tpvm.ErrBadParam)
+	try.Fails(task.FreeContext(mine))(t, tpvm.ErrBadParam)
 }
 
 // Messages of another context stay in the mailbox until their context is chosen, whatever their tag
@@ -104,7 +104,7 @@ func TestContextsSeparate(t *testing.T) {
 	sendInt(t, a.Thread, b.ID(), 1, 20)
 	try.Get(b.SetContext(c))(t)
 	try.Equal(t, recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag), 20)
-	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	try.Fails(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 	try.Gives(b.SetContext(0))(t, c)
 	try.Equal(t, recvInt(t, b.Thread, a.ID(), 1), 10)
 	try.Get(b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
@@ -114,7 +114,7 @@ func TestContextsSeparate(t *testing.T) {
 	if k := recvInt(t, a.Thread, tpvm.AnyTask, tpvm.AnyTag); tpvm.MsgContext(k) != c {
 		t.Error(k, c)
 	}
-	wantErr(t, second(a.SetContext(1<<30)), tpvm.ErrBadParam)
+	try.Fails(a.SetContext(1<<30))(t, tpvm.ErrBadParam)
 }
 
 // pvm_recv receives what pvm_psend has sent, and the reverse, in each encoding. A buffer of the
@@ -146,7 +146,7 @@ func TestValues(t *testing.T) {
 	if n, i, err := tpvm.RecvValues(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
 		t.Error(n, two, i, err)
 	}
-	wantErr(t, tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}), tpvm.ErrBadParam)
+	try.Fails(tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}))(t, tpvm.ErrBadParam)
 
 	mem := try.Get(a.Rocl().Buffer(1 << 20))(t)
 	clear(mem.Bytes())

@@ -72,7 +72,7 @@ func TestExitDuringCalls(t *testing.T) {
 		repeat(func() { _, _ = task.NewContext(callers) })
 		calling.Wait()
 		try.OK(t, task.Exit(ctx))
-		wantErr(t, task.Catchout(io.Discard), tpvm.ErrExited)
+		try.Fails(task.Catchout(io.Discard))(t, tpvm.ErrExited)
 		close(stop)
 		cancel()
 		all.Wait()
@@ -89,9 +89,9 @@ func TestExitWithdraws(t *testing.T) {
 	try.Get(task.NewContext(ctx))(t)
 	try.OK(t, task.Exit(ctx))
 	wantNothing(t, c)
-	wantErr(t, second(task.Export(ctx, "g", nop)), tpvm.ErrExited)
+	try.Fails(task.Export(ctx, "g", nop))(t, tpvm.ErrExited)
 	twice := tpvm.WithExport("f", nop)
-	wantErr(t, second(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice)), tpvm.ErrExported)
+	try.Fails(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice))(t, tpvm.ErrExported)
 	wantNothing(t, c)
 }
 

@@ -294,7 +294,7 @@ func TestKillReceiver(t *testing.T) {
 		err = a.Send(ctx, ids[0], 1, nil)
 	}
 	try.Fails(err)(t, rocl.ErrGone)
-	wantErr(t, a.Kill(ctx, ids[0]), tpvm.ErrNoTask)
+	try.Fails(a.Kill(ctx, ids[0]))(t, tpvm.ErrNoTask)
 }
 
 // After Exit a task can neither send nor receive.
@@ -303,10 +303,10 @@ func TestAfterExit(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
 	try.OK(t, a.Exit(ctx))
-	wantErr(t, a.Send(ctx, b.ID(), 1, nil), rocl.ErrClosed)
-	wantErr(t, second(a.Recv(ctx, b.ID(), 1)), rocl.ErrClosed)
-	wantErr(t, second(a.PutInfo(ctx, "x", nil, 0)), tpvm.ErrExited)
-	wantErr(t, b.Send(ctx, a.ID(), 1, nil), rocl.ErrGone)
+	try.Fails(a.Send(ctx, b.ID(), 1, nil))(t, rocl.ErrClosed)
+	try.Fails(a.Recv(ctx, b.ID(), 1))(t, rocl.ErrClosed)
+	try.Fails(a.PutInfo(ctx, "x", nil, 0))(t, tpvm.ErrExited)
+	try.Fails(b.Send(ctx, a.ID(), 1, nil))(t, rocl.ErrGone)
 }
 
 // Ten thousand threads in four tasks send to some of each other: any task can send to their
@@ -385,7 +385,7 @@ func TestExitInTime(t *testing.T) {
 	try.Get(a.Spawn(ctx, "stays", 1))(t)
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, a.Exit(short), context.Canceled)
+	try.Fails(a.Exit(short))(t, context.Canceled)
 	close(release)
 }
 

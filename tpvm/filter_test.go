@@ -39,7 +39,7 @@ func TestRecvFilter(t *testing.T) {
 	receive(40, tpvm.Filter{From: a.ID(), Tag: 5, Context: 2}, tpvm.Filter{From: other.ID(), Tag: 5, Context: 1})
 	receive(10, tpvm.Filter{Tag: 5, Context: tpvm.AnyContext}, tpvm.Filter{From: other.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext})
 	receive(30, tpvm.Filter{From: a.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext}, tpvm.Filter{Tag: 6, Context: 3})
-	wantErr(t, second(b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext})), rocl.ErrEmpty)
+	try.Fails(b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext}))(t, rocl.ErrEmpty)
 	beyond := tpvm.MaxTag
 	beyond++ // less than 0 where int has 32 bits
 	for _, fs := range [][]tpvm.Filter{nil, {{Tag: -2}}, {{Tag: beyond}}, {{Tag: 1}, {Context: 1 << 30}}} {

@@ -118,7 +118,7 @@ func TestLeaveWithoutAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(deadline(t))
 	why := errors.New("why")
 	cancel(why)
-	wantErr(t, gs[1].Leave(ctx), why)
+	try.Fails(gs[1].Leave(ctx))(t, why)
 	release()
 	eventually.True(t, "the group has one member", func() bool {
 		n, err := hs[0].GroupSize(deadline(t), "g")
@@ -151,7 +151,7 @@ func TestGroupMembers(t *testing.T) {
 		if n, err := other.GroupInstance(ctx, "g", hs[i].ID()); err != nil || n != i {
 			t.Fatal(n, err)
 		}
-		wantErr(t, second(hs[i].Join(ctx, "g")), tpvm.ErrInGroup)
+		try.Fails(hs[i].Join(ctx, "g"))(t, tpvm.ErrInGroup)
 		if same, ok := hs[i].Group("g"); !ok || same != g {
 			t.Fatal("no membership")
 		}
@@ -176,16 +176,16 @@ func TestGroupMembers(t *testing.T) {
 		{second(other.GroupSize(ctx, "")), tpvm.ErrBadParam},
 		{gs[0].Barrier(ctx, 0), tpvm.ErrBadParam},
 	} {
-		wantErr(t, c.err, c.want)
+		try.Fails(c.err)(t, c.want)
 	}
 	for i, g := range gs {
 		try.OK(t, g.Leave(ctx))
 		if n, err := other.GroupSize(ctx, "g"); err != nil || n != 6-i {
 			t.Fatal(n, err)
 		}
-		wantErr(t, g.Leave(ctx), tpvm.ErrNotInGroup)
-		wantErr(t, g.Barrier(ctx, 1), tpvm.ErrNotInGroup)
-		wantErr(t, second(g.Size(ctx)), tpvm.ErrNotInGroup)
+		try.Fails(g.Leave(ctx))(t, tpvm.ErrNotInGroup)
+		try.Fails(g.Barrier(ctx, 1))(t, tpvm.ErrNotInGroup)
+		try.Fails(g.Size(ctx))(t, tpvm.ErrNotInGroup)
 	}
 }
 
@@ -484,7 +484,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 			}
 		}
 	}))
-	wantErr(t, second(gs[1].TID(ctx, 0)), tpvm.ErrNoInstance)
+	try.Fails(gs[1].TID(ctx, 0))(t, tpvm.ErrNoInstance)
 	try.Gives(gs[1].TID(ctx, 4))(t, hs[4].ID())
 	try.Equal(t, try.Get(ts.start(1).Join(ctx, "g"))(t).Instance(), 0)
 }
@@ -517,8 +517,8 @@ func TestGroupFreeze(t *testing.T) {
 	ts := newThreads(t, 3)
 	gs, hs := ts.group("g", 5)
 	noErrors(t, each(gs, func(i int, g *tpvm.Group) error { return g.Freeze(ctx, []int{5, -1}[i%2]) }))
-	wantErr(t, second(ts.start(0).Join(ctx, "g")), tpvm.ErrFrozen)
-	wantErr(t, gs[0].Freeze(ctx, -1), tpvm.ErrFrozen)
+	try.Fails(ts.start(0).Join(ctx, "g"))(t, tpvm.ErrFrozen)
+	try.Fails(gs[0].Freeze(ctx, -1))(t, tpvm.ErrFrozen)
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) }))
 	try.Gives(gs[3].Size(ctx))(t, 5)
 	errs := make(chan []error)
@@ -555,7 +555,7 @@ func TestGroupBcast(t *testing.T) {
 			m := try.Get(h.Recv(ctx, from, 63))(t)
 			try.Gives(pack.UnpackOne[int32](&m.Reader))(t, 42)
 			m.Release()
-			wantErr(t, second(h.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+			try.Fails(h.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 		}
 	}
 	try.OK(t, gs[0].Bcast(ctx, 63, b))
@@ -563,7 +563,7 @@ func TestGroupBcast(t *testing.T) {
 	other := ts.start(1)
 	try.OK(t, other.GroupBcast(ctx, "g", 63, b))
 	recv(hs, other.ID())
-	wantErr(t, gs[0].Bcast(ctx, -1, b), tpvm.ErrBadParam)
+	try.Fails(gs[0].Bcast(ctx, -1, b))(t, tpvm.ErrBadParam)
 	hs[4].end()
 	if err := gs[0].Bcast(ctx, 63, b); err != nil { // its end may be known already, and then is no error
 		gone(t, err, false, hs[4].ID())
@@ -627,11 +627,11 @@ func TestGroupGatherScatter(t *testing.T) {
 	}))
 	// The parts of members that have left since count, also those with the highest numbers.
 	for i, g := range gs[4:] {
-		try.OK(t, second(tpvm.Gather(ctx, g, 6, 3, []int{4 + i})))
+		try.Get(tpvm.Gather(ctx, g, 6, 3, []int{4 + i}))(t)
 		try.OK(t, g.Leave(ctx))
 	}
 	for i, g := range gs[:2] {
-		try.OK(t, second(tpvm.Gather(ctx, g, 6, 3, []int{i})))
+		try.Get(tpvm.Gather(ctx, g, 6, 3, []int{i}))(t)
 	}
 	if parts, err := tpvm.Gather(ctx, gs[3], 6, 3, []int{3}); fmt.Sprint(parts) != "[[0] [1] [] [3] [4] [5]]" {
 		t.Error(parts, err)
@@ -643,7 +643,7 @@ func TestGroupGatherScatter(t *testing.T) {
 		{second(tpvm.Scatter(ctx, gs[0], 4, 0, [][]int{{1}})), tpvm.ErrBadParam},
 		{second(tpvm.Gather(ctx, gs[2], 4, 0, []int{1})), tpvm.ErrNotInGroup},
 	} {
-		wantErr(t, c.err, c.want)
+		try.Fails(c.err)(t, c.want)
 	}
 }
 
@@ -783,7 +783,7 @@ func TestGroupNamedOnce(t *testing.T) {
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Freeze(ctx, 3) })) // lists need no coordinator
 
 	for range 3 { // for all calls of Gather below
-		try.OK(t, second(tpvm.Gather(ctx, gs[0], 1, 1, []int{0})))
+		try.Get(tpvm.Gather(ctx, gs[0], 1, 1, []int{0}))(t)
 	}
 	release := sync.OnceFunc(ts.tasks[0].HoldGroup("g"))
 	defer release() // if the test fails
@@ -825,7 +825,7 @@ func TestGroupEndBehindThread(t *testing.T) {
 		h.end()
 		m := try.Get(gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9)))(t)
 		m.Release()
-		wantErr(t, gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1), rocl.ErrGone)
+		try.Fails(gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1))(t, rocl.ErrGone)
 	}
 }
 

@@ -55,7 +55,7 @@ func TestHandlers(t *testing.T) {
 			close(done)
 		}
 	}, tpvm.Serial()))(t)
-	wantErr(t, second(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {})), tpvm.ErrHandler)
+	try.Fails(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {}))(t, tpvm.ErrHandler)
 	for i := range int32(n) {
 		sendInt(t, a.Thread, b.ID(), 5, i)
 		if i%10 == 0 {
@@ -128,7 +128,7 @@ func TestHandlers(t *testing.T) {
 		{},
 		{f: func(context.Context, *tpvm.Message) {}, opts: []tpvm.HandlerOption{tpvm.Workers(0)}},
 	} {
-		wantErr(t, second(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...)), tpvm.ErrBadParam)
+		try.Fails(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...))(t, tpvm.ErrBadParam)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	<-got
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, second(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag)), context.Canceled)
+	try.Fails(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag))(t, context.Canceled)
 }
 
 // RecvFunc finds a message behind others, which keep their order.
@@ -214,6 +214,6 @@ func TestHandlerClosed(t *testing.T) {
 		got <- err
 	}()
 	_ = c.Close()
-	wantErr(t, <-got, rocl.ErrClosed)
+	try.Fails(<-got)(t, rocl.ErrClosed)
 	_ = task.Exit(ctx)
 }

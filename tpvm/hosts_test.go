@@ -235,7 +235,7 @@ func TestAddHosts(t *testing.T) {
 		t.Errorf("a host of another cluster: %v", err)
 	}
 	try.OK(t, hasty.Exit(ctx))
-	wantErr(t, second(f.add("one")), tpvm.ErrHostAdded)
+	try.Fails(f.add("one"))(t, tpvm.ErrHostAdded)
 	all, err := f.task.Hosts(ctx)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("hosts: %+v: %v", all, err)
@@ -251,8 +251,8 @@ func TestAddHosts(t *testing.T) {
 	try.Get(f.task.Notify(ctx, 5, two...))(t)
 	try.OK(t, f.task.DelHosts(ctx, "two"))
 	wantEnds(f.t, f.task, 5, two...)
-	wantErr(t, second(f.spawn(1, tpvm.OnHost("two"))), tpvm.ErrNoHost)
-	wantErr(t, f.task.DelHosts(ctx, "two", f.task.Host()+"x"), tpvm.ErrNoPod)
+	try.Fails(f.spawn(1, tpvm.OnHost("two")))(t, tpvm.ErrNoHost)
+	try.Fails(f.task.DelHosts(ctx, "two", f.task.Host()+"x"))(t, tpvm.ErrNoPod)
 	f.end(ids...)
 }
 
@@ -265,7 +265,7 @@ func TestAddHostsCanceled(t *testing.T) {
 		return exec.Command("sleep", "3600")
 	})
 	task := enrol(t, f.c, tpvm.WithHostStarter(s))
-	wantErr(t, second(task.AddHosts(ctx, "any")), context.Canceled)
+	try.Fails(task.AddHosts(ctx, "any"))(t, context.Canceled)
 }
 
 type starter func(ctx context.Context, host string, argv []string) *exec.Cmd
@@ -320,7 +320,7 @@ func TestNotifyHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[own[0].Node] != 2 {
 		t.Errorf("after the loss: %v: %v", n, err)
 	}
-	wantErr(t, second(f.spawn(1, tpvm.OnHost("one"))), tpvm.ErrNoHost)
+	try.Fails(f.spawn(1, tpvm.OnHost("one")))(t, tpvm.ErrNoHost)
 	f.end(two...)
 }
 

@@ -40,11 +40,11 @@ func TestRecv(t *testing.T) {
 	}{{tpvm.AnyTask, 3, 30}, {d.ID(), tpvm.AnyTag, 40}, {a.ID(), 2, 20}, {tpvm.AnyTask, tpvm.AnyTag, 10}} {
 		try.Equal(t, recvInt(t, b.Thread, r.from, r.tag), r.want, "from %v with tag %d", r.from, r.tag)
 	}
-	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
-	wantErr(t, second(b.Probe(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	try.Fails(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
+	try.Fails(b.Probe(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
-	wantErr(t, second(b.Recv(short, a.ID(), 1)), context.DeadlineExceeded)
+	try.Fails(b.Recv(short, a.ID(), 1))(t, context.DeadlineExceeded)
 	beyond := tpvm.MaxTag
 	beyond++ // less than 0 where int has 32 bits
 	for _, tag := range []int{-2, beyond} {
@@ -87,5 +87,5 @@ func TestNotify(t *testing.T) {
 	wantGone(2, ids[1])
 	try.OK(t, b.Exit(ctx))
 	wantGone(3, b.ID())
-	wantErr(t, second(a.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	try.Fails(a.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 }

@@ -71,13 +71,13 @@ func TestMessageBox(t *testing.T) {
 	put(t, b.Thread, "one", "2", 0, 0, tpvm.ErrEntryExists)
 	put(t, b.Thread, "one", "2", tpvm.OverWritable, 0, tpvm.ErrDenied)
 	wantInfo(t, b.Thread, "one", 0, tpvm.ReadAndDelete, "", tpvm.ErrDenied)
-	wantErr(t, b.DelInfo(ctx, "one", 0), tpvm.ErrDenied)
+	try.Fails(b.DelInfo(ctx, "one", 0))(t, tpvm.ErrDenied)
 	put(t, a.Thread, "one", large, 0, 0, nil) // the owner replaces the entry
 	wantInfo(t, b.Thread, "one", 0, 0, large, nil)
 	wantInfo(t, a.Thread, "one", 0, 0, large, nil)
 	try.OK(t, a.DelInfo(ctx, "one", 0))
 	wantInfo(t, b.Thread, "one", 0, 0, "", tpvm.ErrNoEntry)
-	wantErr(t, a.DelInfo(ctx, "one", 0), tpvm.ErrNoEntry)
+	try.Fails(a.DelInfo(ctx, "one", 0))(t, tpvm.ErrNoEntry)
 
 	for i, th := range []*tpvm.Thread{a.Thread, b.Thread, a.Thread} {
 		put(t, th, "many", string(rune('a'+i)), tpvm.MultiInstance, i, nil)
@@ -104,7 +104,7 @@ func TestMessageBox(t *testing.T) {
 	if _, err = b.Infos(ctx, "["); !errors.Is(err, tpvm.ErrBadParam) {
 		t.Error(err)
 	}
-	wantErr(t, second(a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo)), tpvm.ErrBadParam)
+	try.Fails(a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo))(t, tpvm.ErrBadParam)
 }
 
 // Receivers wait for an entry. If each deletes the entry that it gets, each gets a different one.
@@ -133,7 +133,7 @@ func TestMessageBoxWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(deadline(t), time.Millisecond)
 	defer cancel()
-	wantErr(t, second(b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo)), context.DeadlineExceeded)
+	try.Fails(b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo))(t, context.DeadlineExceeded)
 }
 
 // The entries of a thread are deleted when it ends, and so are those of a task, except Persistent

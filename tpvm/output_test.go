@@ -282,7 +282,7 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	ps := try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, task.Exit(ended), context.Canceled)
+	try.Fails(task.Exit(ended))(t, context.Canceled)
 	try.OK(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
 }
 
@@ -348,7 +348,7 @@ func TestCatchoutFails(t *testing.T) {
 			t.Error(s, err)
 		}
 	}
-	wantErr(t, task.Exit(ctx), errFull)
+	try.Fails(task.Exit(ctx))(t, errFull)
 }
 
 // NoOutput discards output, and Catchout of nil ends the gathering.

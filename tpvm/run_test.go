@@ -41,7 +41,7 @@ func TestRunKilled(t *testing.T) {
 	if _, err := task.RecvInto(ctx, ids[0], 2, &said); err != nil || said != "killed" {
 		t.Error(said, err)
 	}
-	wantErr(t, second(task.RecvInto(ctx, ids[0], 2)), rocl.ErrGone)
+	try.Fails(task.RecvInto(ctx, ids[0], 2))(t, rocl.ErrGone)
 }
 
 // Run returns the error of its function, after the task has exited.
@@ -76,7 +76,7 @@ func TestSendPacked(t *testing.T) {
 	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); f != 2.5 || err != nil {
 		t.Error(f, err)
 	}
-	wantErr(t, a.SendPacked(ctx, b.ID(), 3, true), pack.ErrBadParam)
+	try.Fails(a.SendPacked(ctx, b.ID(), 3, true))(t, pack.ErrBadParam)
 	try.Get(b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }))(t)
 	ids := try.Get(a.Spawn(ctx, "end", 1))(t)
 	try.Get(a.Notify(ctx, 4, ids...))(t)

@@ -39,7 +39,7 @@ func TestExport(t *testing.T) {
 	a, b, d := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(2))
 	ofB := try.Get(b.Export(ctx, "returns", returns))(t)
 	ofD := try.Get(d.Export(ctx, "returns", returns))(t)
-	wantErr(t, second(b.Export(ctx, "returns", returns)), tpvm.ErrExported)
+	try.Fails(b.Export(ctx, "returns", returns))(t, tpvm.ErrExported)
 	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[b.ID().Context()] != 2 || by[d.ID().Context()] != 2 {
 		t.Error("exported by two tasks:", by, err)
 	}
@@ -207,7 +207,7 @@ func TestProgramsListed(t *testing.T) {
 	for _, id := range ids {
 		kill(t, task, id)
 	}
-	wantErr(t, second(task.Spawn(ctx, self(t), 1, program("silent"))), tpvm.ErrNotEnrolled)
+	try.Fails(task.Spawn(ctx, self(t), 1, program("silent")))(t, tpvm.ErrNotEnrolled)
 	await()
 }
 

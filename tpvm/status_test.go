@@ -32,7 +32,7 @@ func TestStart(t *testing.T) {
 			try.Equal(t, try.Get(other.Wait(ctx, p.ID()))(t).Code, 7, "asked by another task")
 		}
 	}
-	wantErr(t, second(ps[0].Task(ctx)), tpvm.ErrNotEnrolled)
+	try.Fails(ps[0].Task(ctx))(t, tpvm.ErrNotEnrolled)
 	ps = try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if err := other.Signal(ctx, ps[0].ID(), syscall.SIGTERM); err != nil { // SIGINT is ignored by all processes of a shell's background job
 		t.Error(err)
@@ -45,9 +45,9 @@ func TestStart(t *testing.T) {
 		try.OK(t, p.Signal(ctx, syscall.SIGKILL))
 		try.Equal(t, try.Get(p.Wait(ctx))(t).Signal, syscall.SIGKILL)
 	}
-	wantErr(t, second(other.Start(ctx, "no-such-program", 2)), tpvm.ErrNoProgram)
-	wantErr(t, second(task.Wait(ctx, other.ID())), tpvm.ErrNoStatus)
-	wantErr(t, second(task.Wait(ctx, task.Rocl().ID())), tpvm.ErrNoStatus)
+	try.Fails(other.Start(ctx, "no-such-program", 2))(t, tpvm.ErrNoProgram)
+	try.Fails(task.Wait(ctx, other.ID()))(t, tpvm.ErrNoStatus)
+	try.Fails(task.Wait(ctx, task.Rocl().ID()))(t, tpvm.ErrNoStatus)
 }
 
 // SIGSTOP, SIGCONT and SIGKILL reach a process that cannot handle them.
@@ -98,7 +98,7 @@ func TestSpawnMissing(t *testing.T) {
 			t.Errorf("%s: %v %v", name, ids, err)
 		}
 	}
-	wantErr(t, second(task.Spawn(ctx, "no task exports this", 1, tpvm.Threads())), tpvm.ErrNoProgram)
+	try.Fails(task.Spawn(ctx, "no task exports this", 1, tpvm.Threads()))(t, tpvm.ErrNoProgram)
 }
 
 // An observer is not listed, and starts no programs for other tasks.

@@ -62,12 +62,6 @@ func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 // second returns the error of a call that returns a value too.
 func second[T any](_ T, err error) error { return err }
 
-// wantErr checks that err matches want.
-func wantErr(t testing.TB, err, want error) {
-	t.Helper()
-	try.Fails(err)(t, want)
-}
-
 // enrol enrols a task of the test.
 func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	t.Helper()

@@ -418,7 +418,5 @@ func TestParseSpawn(t *testing.T) {
 			t.Errorf("%s: %+v %v, want %+v %s", x.line, r, err, x.want, x.says)
 		}
 	}
-	if _, err := split("a 'b"); err == nil {
-		t.Error("a quote that does not end")
-	}
+	try.Rejects(split("a 'b"))(t, "a quote that does not end")
 }

@@ -35,7 +35,7 @@ func TestAddressNotThere(t *testing.T) {
 		return Open(cfg)
 	}
 	d := served(t, sock(t), ms)
-	try.OK(t, second(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"}))))
+	try.Get(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"})))(t)
 	try.Works(d.Find(ctx, pattern(resource.Match{"type": "mine"})))(t)
 	if _, err := d.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "198.51.100.1") {
 		t.Errorf("asked for something else: %v", err)

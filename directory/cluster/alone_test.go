@@ -236,7 +236,7 @@ func testComesWhileAsked(t *testing.T) {
 	c := member(t, 3, func(c *Config) {
 		l := pattern(resource.Attrs{"at": "c"})
 		id := resource.MakeGID(3, 1, 1)
-		try.OK(t, second(c.DB.Put(id, id.Context(), l)))
+		try.Get(c.DB.Put(id, id.Context(), l))(t)
 	}, a)
 	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
@@ -299,7 +299,7 @@ func testMetIsKeptAtOnce(t *testing.T) {
 	if met := <-told; len(met) != mostKept {
 		t.Errorf("at first: %d addresses", len(met))
 	}
-	try.OK(t, second(b.gossip.list.Join([]string{a.Addr()})))
+	try.Get(b.gossip.list.Join([]string{a.Addr()}))(t)
 	for met := range told {
 		try.Equal(t, len(met), mostKept, "addresses")
 		if met[2000] == b.Addr() {

@@ -161,7 +161,7 @@ func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID
 	l, err := resource.NewPattern(a)
 	try.OK(t, err)
 	id := resource.MakeGID(c.cfg.Node, 1, serial)
-	try.OK(t, second(c.cfg.DB.Put(id, id.Context(), l)))
+	try.Get(c.cfg.DB.Put(id, id.Context(), l))(t)
 	return id
 }
 

@@ -68,12 +68,8 @@ func testSetKeys(t *testing.T) {
 	}
 	try.Fails(stranger.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t, directory.ErrPartial, "the stranger")
 	try.Works(fresh.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t)
-	if err := a.SetKeys(); err == nil {
-		t.Error("took the key away")
-	}
-	if err := member(t, 5, nil).SetKeys([]byte("key")); err == nil {
-		t.Error("gave a key to a cluster without")
-	}
+	try.Rejects(a.SetKeys())(t, "took the key away")
+	try.Rejects(member(t, 5, nil).SetKeys([]byte("key")))(t, "gave a key to a cluster without")
 }
 
 // When the keys of the streams cannot be changed, all keys stay as they were.

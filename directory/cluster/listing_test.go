@@ -155,7 +155,7 @@ func TestPlaces(t *testing.T) {
 		db := database.New()
 		for i := range uint32(3) {
 			id := resource.MakeGID(1, 1, i+1)
-			try.OK(t, second(db.Put(id, id.Context(), pattern(lamp))))
+			try.Get(db.Put(id, id.Context(), pattern(lamp)))(t)
 		}
 		var p cursors
 		next := func(id, step uint64, wantOK, wantLost bool) (r database.Record) {

@@ -33,7 +33,7 @@ func TestReadKeys(t *testing.T) {
 		f, err := os.CreateTemp(dir, "key")
 		try.OK(t, err)
 		defer f.Close()
-		try.OK(t, second(f.WriteString(content)))
+		try.Get(f.WriteString(content))(t)
 		try.OK(t, f.Chmod(mode))
 		return f.Name()
 	}
@@ -179,7 +179,7 @@ func TestAddressInUse(t *testing.T) {
 	defer first.Close()
 	next := served(t, path, ms)
 	id := next.Self().WithSerial(1)
-	try.OK(t, second(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"}))))
+	try.Get(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"})))(t)
 	first.Close()
 	if a, err := next.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil || a.ID != id {
 		t.Fatalf("the node is not served: %v", err)

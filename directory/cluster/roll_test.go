@@ -28,10 +28,10 @@ func testKnownToOne(t *testing.T) {
 		d := member(t, n, func(cfg *Config) {
 			unhurried(cfg)
 			id := resource.MakeGID(n, 1, 1)
-			try.OK(t, second(cfg.DB.Put(id, id.Context(), at)))
+			try.Get(cfg.DB.Put(id, id.Context(), at))(t)
 		}, b)
 		eventually.True(t, "one member knows the newcomer", func() bool { return knows(b, n) })
-		try.Check(t, second(a.Find(t.Context(), at)), "what member %d has", n)
+		try.Works(a.Find(t.Context(), at))(t, "what member %d has", n)
 		for _, m := range []*Cluster{a, c} {
 			try.Fails(m.Find(t.Context(), pattern(resource.Match{"no": "such"})))(t, directory.ErrNotFound, "what nobody has")
 		}

@@ -228,11 +228,11 @@ func testWatch(t *testing.T) {
 	for _, w := range ws {
 		w.want(directory.Appeared, fresh)
 	}
-	try.OK(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"}))))
+	try.Get(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"})))(t)
 	for _, w := range ws {
 		w.want(directory.Changed, fresh)
 	}
-	try.OK(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
+	try.Get(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"})))(t)
 	try.OK(t, c.srv.Database().Delete(there[3]))
 	for _, w := range ws {
 		w.want(directory.Gone, fresh, there[3])
@@ -262,7 +262,7 @@ func testWatchIDs(t *testing.T) {
 	w := a.watch(ids)
 	w.want(directory.Appeared, here, there)
 	w.want(directory.Synced, resource.GID{})
-	try.OK(t, second(b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
+	try.Get(b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"})))(t)
 	w.want(directory.Changed, there)
 	b.c.Close()
 	w.want(directory.Gone, there)
@@ -288,7 +288,7 @@ func testWatchThroughRestart(t *testing.T) {
 	b.c.HandOver()
 	db := b.srv.Database()
 	changed, gone, stays := ids[0], ids[1], ids[2:]
-	try.OK(t, second(db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"}))))
+	try.Get(db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"})))(t)
 	try.OK(t, db.Delete(gone))
 	again := stays[0] // its context offers it again, before the server has heard of all contexts
 	try.OK(t, db.Delete(again))
@@ -497,7 +497,7 @@ func testWatchChurn(t *testing.T) {
 			next++
 		case n < 700:
 			l := pattern(resource.Attrs{"type": kind, "name": fmt.Sprint(n)})
-			try.OK(t, second(ss[id.Node()-1].srv.Database().Update(id, 0, l)))
+			try.Get(ss[id.Node()-1].srv.Database().Update(id, 0, l))(t)
 		case n < 970:
 			try.OK(t, ss[id.Node()-1].srv.Database().Delete(id))
 			delete(live, id)
@@ -511,7 +511,7 @@ func testWatchChurn(t *testing.T) {
 			}
 			for range r.IntN(5) { // changes while the member is gone
 				id := resource.MakeGID(s.cfg.Node, 1, next)
-				try.OK(t, second(db.Put(id, id.Context(), pattern(lamp))))
+				try.Get(db.Put(id, id.Context(), pattern(lamp)))(t)
 				live[id] = true
 				next++
 			}
@@ -589,7 +589,7 @@ func testWatchSlowReader(t *testing.T) {
 	<-slow
 	w := a.watch(pattern(resource.Match{"type": "lamp"}, "n"))
 	for i := range changes {
-		try.OK(t, second(b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)}))))
+		try.Get(b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)})))(t)
 	}
 	eventually.True(t, "the other sees the last", func() bool {
 		w.mu.Lock()

@@ -65,9 +65,7 @@ func TestAddresses(t *testing.T) {
 	if !strings.HasPrefix(a.Addr(), "inproc://") {
 		t.Errorf("the address is %q", a.Addr())
 	}
-	if _, err := tr.Listen(a.Addr(), subsys.Config{}); err == nil {
-		t.Error("an address is used twice")
-	}
+	try.Rejects(tr.Listen(a.Addr(), subsys.Config{}))(t, "an address is used twice")
 	try.OK(t, a.Close())
 	b := listen(t, tr, a.Addr(), "a")
 	defer b.Close()

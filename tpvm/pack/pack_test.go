@@ -20,38 +20,33 @@ import (
 
 var encodings = []pack.Encoding{pack.Default, pack.Raw, pack.InPlace}
 
-func isErr(t *testing.T, err, want error) {
-	t.Helper()
-	try.Fails(err)(t, want)
-}
-
 // A failed Unpack consumes nothing, whatever was asked for.
 func TestNoData(t *testing.T) {
 	for _, enc := range encodings {
 		for _, typed := range []bool{false, true} {
 			r := reader(t, enc, typed, numbers([]int32{7, 8}, 1))
-			isErr(t, pack.Unpack(r, make([]int32, 3), 1), pack.ErrNoData)
-			isErr(t, pack.Unpack(r, make([]int32, 9), 4), pack.ErrNoData)
+			try.Fails(pack.Unpack(r, make([]int32, 3), 1))(t, pack.ErrNoData)
+			try.Fails(pack.Unpack(r, make([]int32, 9), 4))(t, pack.ErrNoData)
 			_, err := pack.View[int32](r, math.MaxInt)
-			isErr(t, err, pack.ErrNoData)
+			try.Fails(err)(t, pack.ErrNoData)
 			_, err = pack.View[int32](r, -1)
-			isErr(t, err, pack.ErrBadParam)
+			try.Fails(err)(t, pack.ErrBadParam)
 			if !typed {
 				_, err = r.UnpackString() // seven bytes, of which the message has four
-				isErr(t, err, pack.ErrNoData)
+				try.Fails(err)(t, pack.ErrNoData)
 				_, err = r.UnpackMessage()
-				isErr(t, err, pack.ErrNoData)
-				isErr(t, pack.Unpack(r, make([]float64, 2), 1), pack.ErrNoData)
+				try.Fails(err)(t, pack.ErrNoData)
+				try.Fails(pack.Unpack(r, make([]float64, 2), 1))(t, pack.ErrNoData)
 			}
 			got := make([]int32, 2)
 			if err := pack.Unpack(r, got, 1); err != nil || got[0] != 7 || got[1] != 8 {
 				t.Fatalf("%v, typed %v: got %v, %v", enc, typed, got, err)
 			}
-			isErr(t, pack.Unpack(r, got[:1], 1), pack.ErrNoData)
+			try.Fails(pack.Unpack(r, got[:1], 1))(t, pack.ErrNoData)
 			_, err = r.UnpackString()
-			isErr(t, err, pack.ErrNoData)
+			try.Fails(err)(t, pack.ErrNoData)
 			_, err = r.UnpackMessage()
-			isErr(t, err, pack.ErrNoData)
+			try.Fails(err)(t, pack.ErrNoData)
 			try.Check(t, pack.Unpack(r, got[:0], 1), "nothing from the end")
 		}
 	}
@@ -62,22 +57,22 @@ func TestType(t *testing.T) {
 	for _, enc := range encodings {
 		r := reader(t, enc, true, numbers([]int32{1, 2, 3}, 1), numbers([]float32{4}, 1), text("five"),
 			numbers([]uint8{6, 7, 8, 9, 10}, 1))
-		isErr(t, pack.Unpack(r, make([]uint32, 3), 1), pack.ErrType)
-		isErr(t, pack.Unpack(r, make([]int32, 4), 1), pack.ErrType) // the fourth is a float
+		try.Fails(pack.Unpack(r, make([]uint32, 3), 1))(t, pack.ErrType)
+		try.Fails(pack.Unpack(r, make([]int32, 4), 1))(t, pack.ErrType) // the fourth is a float
 		_, err := r.UnpackString()
-		isErr(t, err, pack.ErrType)
+		try.Fails(err)(t, pack.ErrType)
 		_, err = r.UnpackMessage()
-		isErr(t, err, pack.ErrType)
+		try.Fails(err)(t, pack.ErrType)
 		try.OK(t, pack.Unpack(r, make([]int32, 2), 1))
-		isErr(t, pack.Unpack(r, make([]int32, 2), 1), pack.ErrType)
+		try.Fails(pack.Unpack(r, make([]int32, 2), 1))(t, pack.ErrType)
 		_, err = pack.View[int64](r, 1)
-		isErr(t, err, pack.ErrType)
+		try.Fails(err)(t, pack.ErrType)
 		for _, s := range []step{numbers([]int32{3}, 1), numbers([]float32{4}, 1), text("five")} {
 			try.OK(t, s.unpack(r))
 		}
 		if enc == pack.Default { // the padding would be taken for bytes
-			isErr(t, r.UnpackBytes(make([]byte, 2)), pack.ErrType)
-			isErr(t, r.UnpackBytes(make([]byte, 6)), pack.ErrNoData)
+			try.Fails(r.UnpackBytes(make([]byte, 2)))(t, pack.ErrType)
+			try.Fails(r.UnpackBytes(make([]byte, 6)))(t, pack.ErrNoData)
 		} else if err := r.UnpackBytes(make([]byte, 2)); err != nil {
 			t.Fatal(err)
 		}
@@ -88,34 +83,34 @@ func TestType(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	b := new(pack.Buffer)
 	for _, v := range []int64{math.MaxInt32 + 1, math.MinInt32 - 1, math.MaxInt64, math.MinInt64} {
-		isErr(t, pack.Pack(b, []int64{1, v, 2}, 1), pack.ErrOverflow)
-		isErr(t, pack.PackOne(b, v), pack.ErrOverflow)
+		try.Fails(pack.Pack(b, []int64{1, v, 2}, 1))(t, pack.ErrOverflow)
+		try.Fails(pack.PackOne(b, v))(t, pack.ErrOverflow)
 		if err := pack.Pack(b, []int64{1, v, 2}, 2); err != nil || b.Len() != 8 {
 			t.Errorf("%d is not packed, but: %v", v, err)
 		}
 		b.Reset(pack.Default)
 	}
-	isErr(t, pack.PackOne[uint64](b, math.MaxUint32+1), pack.ErrOverflow)
-	isErr(t, pack.PackOne[uint64](b, math.MaxUint64), pack.ErrOverflow)
+	try.Fails(pack.PackOne[uint64](b, math.MaxUint32+1))(t, pack.ErrOverflow)
+	try.Fails(pack.PackOne[uint64](b, math.MaxUint64))(t, pack.ErrOverflow)
 	try.Equal(t, b.Len(), 0, "bytes were packed")
 }
 
 func TestBadParam(t *testing.T) {
 	b, v := new(pack.Buffer), []int32{1, 2, 3}
 	for _, stride := range []int{0, -1, math.MinInt} {
-		isErr(t, pack.Pack(b, v, stride), pack.ErrBadParam)
-		isErr(t, pack.Unpack(new(pack.Reader), v, stride), pack.ErrBadParam)
+		try.Fails(pack.Pack(b, v, stride))(t, pack.ErrBadParam)
+		try.Fails(pack.Unpack(new(pack.Reader), v, stride))(t, pack.ErrBadParam)
 	}
 	for _, enc := range []pack.Encoding{3, 255} {
 		b.Reset(enc)
-		isErr(t, pack.Pack(b, v, 1), pack.ErrBadParam)
-		isErr(t, pack.Pack(b, v[:0], 1), pack.ErrBadParam)
-		isErr(t, pack.PackOne(b, 1), pack.ErrBadParam)
-		isErr(t, b.PackString("x"), pack.ErrBadParam)
-		isErr(t, b.PackMessage(new(pack.Reader)), pack.ErrBadParam)
-		isErr(t, b.PackMessageBody(new(pack.Reader)), pack.ErrBadParam)
+		try.Fails(pack.Pack(b, v, 1))(t, pack.ErrBadParam)
+		try.Fails(pack.Pack(b, v[:0], 1))(t, pack.ErrBadParam)
+		try.Fails(pack.PackOne(b, 1))(t, pack.ErrBadParam)
+		try.Fails(b.PackString("x"))(t, pack.ErrBadParam)
+		try.Fails(b.PackMessage(new(pack.Reader)))(t, pack.ErrBadParam)
+		try.Fails(b.PackMessageBody(new(pack.Reader)))(t, pack.ErrBadParam)
 		_, err := pack.NewReader(enc, false, nil)
-		isErr(t, err, pack.ErrDamaged)
+		try.Fails(err)(t, pack.ErrDamaged)
 	}
 	for _, enc := range encodings {
 		b.Reset(enc)
@@ -142,8 +137,8 @@ func TestTooLarge(t *testing.T) {
 		try.OK(t, pack.Pack(b, v, 1))
 	}
 	was := b.Size()
-	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
-	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
+	try.Fails(pack.Pack(b, v, 1))(t, rocl.ErrTooLarge)
+	try.Fails(pack.Pack(b, v, 1))(t, rocl.ErrTooLarge)
 	try.Equal(t, b.Size(), was, "a Pack that failed has packed something")
 }
 
@@ -198,9 +193,9 @@ func TestWhole(t *testing.T) {
 
 func TestMismatch(t *testing.T) {
 	plain := func(enc pack.Encoding) *pack.Reader { return reader(t, enc, false, numbers([]int32{1}, 1)) }
-	isErr(t, pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
-	isErr(t, pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)), pack.ErrMismatch)
-	isErr(t, pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
+	try.Fails(pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)))(t, pack.ErrMismatch)
+	try.Fails(pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)))(t, pack.ErrMismatch)
+	try.Fails(pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)))(t, pack.ErrMismatch)
 	try.Check(t, pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)))
 }
 
@@ -258,7 +253,7 @@ func TestDamaged(t *testing.T) {
 	for _, p := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0x80, 0, 0, 0}} { // a string of negative length
 		r, _ := pack.NewReader(pack.Default, false, p)
 		_, err := r.UnpackString()
-		isErr(t, err, pack.ErrDamaged)
+		try.Fails(err)(t, pack.ErrDamaged)
 	}
 }
 

@@ -118,16 +118,12 @@ func TestHello(t *testing.T) {
 		try.Fails(stranger.Hello(ctx, b.Addr()))(t, ErrSilent, "a stranger")
 	}
 	b.Close()
-	if _, err := a.Hello(ctx, b.Addr()); err == nil {
-		t.Error("answered by a port that is closed")
-	}
+	try.Rejects(a.Hello(ctx, b.Addr()))(t, "answered by a port that is closed")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
 	try.Fails(a.Hello(gone, b.Addr()))(t, context.Canceled, "given up")
 	a.Close()
-	if _, err := a.Hello(ctx, b.Addr()); err == nil {
-		t.Error("a port that is closed asks")
-	}
+	try.Rejects(a.Hello(ctx, b.Addr()))(t, "a port that is closed asks")
 	if n := len(a.hellos.wait); n > 0 {
 		t.Errorf("%d hellos wait", n)
 	}

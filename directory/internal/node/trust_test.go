@@ -335,9 +335,7 @@ func TestDefaultPathIsThere(t *testing.T) {
 			t.Errorf("connecting: %v, want %q", err, c.says)
 		}
 		for _, made := range []string{"run", missing} {
-			if _, err := os.Lstat(made); err == nil {
-				t.Errorf("%s was made", made)
-			}
+			try.Rejects(os.Lstat(made))(t, "%s was made", made)
 		}
 	}
 }

@@ -90,6 +90,16 @@ func Fails(results ...any) func(t TB, kind error, what ...any) {
 	}
 }
 
+// Rejects reports that the last of the results is not an error.
+func Rejects(results ...any) func(t TB, what ...any) {
+	return func(t TB, what ...any) {
+		t.Helper()
+		if last(results) == nil {
+			t.Error(prefix(what) + "no error")
+		}
+	}
+}
+
 func last(results []any) error {
 	err, _ := results[len(results)-1].(error)
 	return err

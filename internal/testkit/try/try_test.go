@@ -34,6 +34,7 @@ func TestReports(t *testing.T) {
 		"error: n 1: 2, EOF, want 2": func(t TB) { Gives(two(io.EOF))(t, 2, "n %d", 1) },
 		"error: n: 2, want 3":        func(t TB) { Equal(t, 2, 2); Equal(t, 2, 3, "n") },
 		`error: "a", want "b"`:       func(t TB) { Equal(t, "a", "b") },
+		"error: x: no error":         func(t TB) { Rejects(two(io.EOF))(t); Rejects(two(nil))(t, "x") },
 		"error: <nil>, want EOF":     func(t TB) { Fails(two(nil))(t, io.EOF); Fails(wrapped)(t, io.EOF) },
 		"error: a: EOF, want no b":   func(t TB) { Fails(io.EOF)(t, errors.New("no b"), "a") },
 	} {

@@ -87,8 +87,6 @@ func TestSustained(t *testing.T) {
 
 func TestSustainWrongFlags(t *testing.T) {
 	for _, line := range []string{"--rounds 0", "--interval 0", "--size -1", "--json --markdown", "--plot /nowhere/at/all.svg", "--plot=", "--plot .", "more"} {
-		if _, err := execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...); err == nil {
-			t.Errorf("%s is taken", line)
-		}
+		try.Rejects(execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...))(t, "%s is taken", line)
 	}
 }

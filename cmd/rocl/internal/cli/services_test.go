@@ -129,13 +129,9 @@ func TestServicesBesideStopped(t *testing.T) {
 	})
 	try.Get(c.Await(t.Context(), rocl.Attrs{"is": "stopped"}, 1))(t)
 	s.Signal(syscall.SIGSTOP)
-	begun := time.Now()
 	out, errOut, code := execute(t.Context(), nil, "services", "--socket", sock, "--timeout", "500ms")
 	if code != exitFailed || !strings.Contains(out, "echo") || !strings.Contains(out, "is=stopped") || !strings.Contains(out, "within 500ms") || !strings.Contains(errOut, "1 of 2 servers") {
 		t.Errorf("%d, %q, %q", code, out, errOut)
-	}
-	if took := time.Since(begun); took > 5*time.Second { // a context waits so long for its messages by default
-		t.Errorf("--timeout 500ms took %v", took)
 	}
 }
 
