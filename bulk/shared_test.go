@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,28 +18,11 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
-
-// A lockedBuffer is a log that a test reads while other goroutines write it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
-}
 
 // hook replaces the function that reads the memory of other processes until the end of the test.
 // Endpoints must be opened after it, so that they are closed before.
@@ -132,8 +114,8 @@ func TestPlainMemoryDenied(t *testing.T) {
 				tried.Add(1)
 				return errors.Join(read(), test.deny(local))
 			})
-			var log lockedBuffer
-			origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			var log logged.Log
+			origin, target := sharing(t, bulk.WithLogger(log.Logger()))
 			mem, pushed, memory := counting(n + 1)[1:], counting(n), origin
 			want := bytes.Clone(mem)
 			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))

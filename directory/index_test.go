@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
@@ -263,35 +263,18 @@ func TestMappedAnew(t *testing.T) {
 // TestIndexFails.
 func TestWithoutIndex(t *testing.T) {
 	path := sock(t)
-	var log lines
-	logger := slog.New(slog.NewTextHandler(&log, nil))
+	var log logged.Log
+	logger := log.Logger()
 	serve(t, path, WithoutIndex())
 	c := joined(t, path, WithClientLogger(logger))
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 5 * indexAfter {
 		found(t, id)(c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})))
 	}
-	eventually.True(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
-	if n := log.count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
+	eventually.True(t, "that it is said", func() bool { return log.Count("over the socket") > 0 })
+	if n := log.Count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
 		t.Errorf("said %d times; %+v", n, c.Stats())
 	}
-}
-
-type lines struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *lines) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.all.String(), what)
 }
 
 // A context that has not joined gets no index, and neither does a connection that is not over the

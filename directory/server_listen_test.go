@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
@@ -295,8 +295,8 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		s.Close()
 	}
 	ls := try.Get(NewLabels(resource.Attrs{"zone": "a"}))(t)
-	var log strings.Builder
-	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(log.Logger()))
 	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
 		t.Error("the node is not found by its label: ", err)
 	}
@@ -362,8 +362,8 @@ func TestNoDescriptors(t *testing.T) {
 		return
 	}
 	path := sock(t)
-	var log lines
-	s := serve(t, path, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s := serve(t, path, WithLogger(log.Logger()))
 	at := try.Get(s.ListenTCP("tcp://127.0.0.1:0"))(t)
 	c := joined(t, path)
 	var most unix.Rlimit
@@ -394,7 +394,7 @@ func TestNoDescriptors(t *testing.T) {
 		try.OK(t, err)
 		waiting = append(waiting, fd)
 	}
-	eventually.True(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
+	eventually.True(t, "the server notices", func() bool { return log.Count("directory: accepting") == ratelog.Burst })
 	try.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))(t)
 	for _, fd := range full {
 		unix.Close(fd)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
@@ -86,8 +86,8 @@ func TestPanickingCodec(t *testing.T) {
 // A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only
 // the server's log has the stack, with the handler's name.
 func TestHandlerPanics(t *testing.T) {
-	var log lockedBuffer
-	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s, c := pair(t, rpc.WithLogger(log.Logger()))
 	one := inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
 	for name, place := range map[string]rpc.Option{"in a goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "in a pool": one} {
 		try.OK(t,
@@ -109,24 +109,6 @@ func TestHandlerPanics(t *testing.T) {
 			t.Errorf("%s: the log has %s", name, text)
 		}
 	}
-}
-
-// A lockedBuffer is a log that a test reads while other goroutines write it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
 }
 
 // A call whose deadline is over, or whose context has been cancelled, fails at once, with the

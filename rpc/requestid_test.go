@@ -5,12 +5,12 @@ package rpc_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -22,8 +22,8 @@ import (
 func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
-	var log lockedBuffer
-	s := serve(t, home, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s := serve(t, home, rpc.WithLogger(log.Logger()))
 	c := client(t, home, rpc.CallInterceptors(rpc.RequestIDs()))
 	try.OK(t,
 		errors.Join(rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),

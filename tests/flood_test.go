@@ -3,20 +3,20 @@
 package tests
 
 import (
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A stranger that makes invalid handshakes with a context, again and again, does not fill the log.
 func TestStrangersFillNoLog(t *testing.T) {
-	log := new(lines)
-	c := open(t, socket(t), lib.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+	log := new(logged.Log)
+	c := open(t, socket(t), lib.WithLogger(log.Logger()))
 	var at string
 	for _, a := range c.Addrs() {
 		if s, ok := strings.CutPrefix(a, "tcp://"); ok {
@@ -32,7 +32,7 @@ func TestStrangersFillNoLog(t *testing.T) {
 	}
 	c.Close()
 	const most = 2 * ratelog.Burst // of two kinds of log line
-	if n := log.count("level=INFO", "dispatch: "); n == 0 || n > most {
+	if n := log.Count("level=INFO", "dispatch: "); n == 0 || n > most {
 		t.Errorf("%d lines for 200 strangers, want some and at most %d", n, most)
 	}
 }

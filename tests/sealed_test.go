@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hmac"
@@ -29,6 +28,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -196,38 +196,6 @@ func TestKeyRotation(t *testing.T) {
 	awaitFound(t, c, lib.Match{"who": "0"})
 }
 
-// lines are the lines that were logged.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-// count returns how many lines have all the words.
-func (l *lines) count(words ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-lines:
-	for line := range strings.Lines(l.b.String()) {
-		for _, w := range words {
-			if !strings.Contains(line, w) {
-				continue lines
-			}
-		}
-		n++
-	}
-	return n
-}
-
-func (l *lines) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 // hash returns a key derived from a cluster's key.
 func hash(key []byte, what string) []byte {
 	h := hmac.New(sha256.New, key)
@@ -242,10 +210,10 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	ctx := eventually.Context(t)
 	key, bind := filepath.Join(t.TempDir(), "key"), freePort(t)
 	keyFile(t, key, oldKey)
-	var log lines
-	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
+	var log logged.Log
+	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
 	keyFile(t, key, newKey)
-	eventually.True(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
+	eventually.True(t, "the key has changed", func() bool { return log.Count("keys have changed") == 1 })
 	var at string // of the context
 	for _, a := range c.Addrs() {
 		if s, ok := strings.CutPrefix(a, "tls://"); ok {
@@ -271,7 +239,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 		"context, another protocol": {at, link(newKey), dirProto, "does not speak"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			before := log.count("refused", s.why)
+			before := log.Count("refused", s.why)
 			var heard atomic.Int64
 			nc := &countingConn{try.Get(net.Dial("tcp", s.at))(t), &heard}
 			defer nc.Close()
@@ -288,7 +256,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 			if n := heard.Load(); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("was answered %d bytes: %v", n, err)
 			}
-			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
+			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.Count("refused", s.why) > before })
 		})
 	}
 }
@@ -326,9 +294,9 @@ func TestNoDowngrade(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	keyFile(t, key, oldKey)
 	first := freePort(t)
-	var log lines
+	var log logged.Log
 	sock := socket(t)
-	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(log.logger()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: first, KeyFile: key})), nil)
+	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: first, KeyFile: key})), nil)
 	for _, a := range []string{"tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0", "tcp://example.org:0"} {
 		if c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithListen(a)); err == nil || !strings.Contains(err.Error(), "TCP does not seal") {
 			t.Errorf("%s: %v", a, err)
@@ -358,7 +326,7 @@ func TestNoDowngrade(t *testing.T) {
 	try.OK(t, d.Listen(tcp.New(), ""))
 	try.OK(t, try.Get(d.Flow(mine.ID().Context(), mine.ID().Serial()))(t).SendBytes(ctx, 1, 0, []byte("in the clear")))
 	undelivered(t, mine, reports)
-	eventually.True(t, "the log says why", func() bool { return log.count("does not seal") > 0 })
+	eventually.True(t, "the log says why", func() bool { return log.Count("does not seal") > 0 })
 }
 
 // authority makes certificates.

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -27,8 +28,8 @@ import (
 // `/readyz` says why, and it joins by itself later. See also TestClusterAddressMoves.
 func TestAddressNotThere(t *testing.T) {
 	ctx := eventually.Context(t)
-	var log lines
-	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, log.Logger())
 	var attempts atomic.Int32
 	ms.open = func(cfg Config) (*Cluster, error) {
 		attempts.Add(1)
@@ -41,7 +42,7 @@ func TestAddressNotThere(t *testing.T) {
 		t.Errorf("asked for something else: %v", err)
 	}
 	eventually.True(t, "it is tried again", func() bool { return attempts.Load() > 2 })
-	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.count("level=WARN") != 1 {
+	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.Count("level=WARN") != 1 {
 		t.Errorf("missing: %v; logged %q", err, log.String())
 	}
 }
@@ -51,8 +52,8 @@ func TestAddressNotThere(t *testing.T) {
 func TestAddressLost(t *testing.T) {
 	ctx := eventually.Context(t)
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
-	var log lines
-	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, log.Logger())
 	ms.lookAgain = time.Millisecond
 	var isLost, isAway, hasBeen atomic.Bool
 	ms.isLost = func(c *Cluster) error {
@@ -80,7 +81,7 @@ func TestAddressLost(t *testing.T) {
 	isAway.Store(true)
 	isLost.Store(true)
 	eventually.True(t, "the address is gone", func() bool { return ms.Missing() != nil })
-	if ms.Cluster() != nil || log.count("the member's address is gone") != 1 {
+	if ms.Cluster() != nil || log.Count("the member's address is gone") != 1 {
 		t.Errorf("still a member; logged %q", log.String())
 	}
 	try.Fails(d.Find(ctx, pattern(resource.Match{"type": "x"})))(t, directory.ErrPartial, "asked without an address")
@@ -97,8 +98,8 @@ func TestAddressLost(t *testing.T) {
 // Promise (Clusters): A member that advertises an address of another, or that binds to loopback by
 // a name, is warned of. See also TestNameOfLoopback.
 func TestOwnAddressTold(t *testing.T) {
-	var log lines
-	a := member(t, 1, func(c *Config) { c.Logger = log.logger() })
+	var log logged.Log
+	a := member(t, 1, func(c *Config) { c.Logger = log.Logger() })
 	tell := func(id resource.NodeID, at string, alive bool) {
 		ap := netip.MustParseAddrPort(at)
 		a.members.seen(&memberlist.Node{Name: name(id), Addr: ap.Addr().AsSlice(), Port: ap.Port(), Meta: a.gossip.meta()}, alive)
@@ -114,7 +115,7 @@ func TestOwnAddressTold(t *testing.T) {
 	// A machine that was started anew is another node: the former one does not answer.
 	tell(2, a.Addr(), true)
 	tell(2, a.Addr(), false)
-	if err := ask(); err != nil || log.count(said) > 0 {
+	if err := ask(); err != nil || log.Count(said) > 0 {
 		t.Errorf("the former node of this machine: %v", err)
 	}
 	for range 3 {
@@ -126,7 +127,7 @@ func TestOwnAddressTold(t *testing.T) {
 		t.Errorf("a member with this one's address: %v", err)
 	}
 	try.Fails(a.Find(t.Context(), pattern(resource.Match{"x": "y"})))(t, directory.ErrPartial, "found")
-	if n := log.count(said); n != 1 {
+	if n := log.Count(said); n != 1 {
 		t.Errorf("warned %d times", n)
 	}
 	tell(3, elsewhere, true)
@@ -166,10 +167,10 @@ func TestOwnAddressTold(t *testing.T) {
 func TestTwinAddress(t *testing.T) { inMemory(t, testTwinAddress) }
 
 func testTwinAddress(t *testing.T) {
-	var log lines
+	var log logged.Log
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) {
-		c.Logger = log.logger()
+		c.Logger = log.Logger()
 		c.gossip = func(m *memberlist.Config) {
 			m.Transport = telling{m.Transport.(memberlist.NodeAwareTransport), a.mux.Addr()}
 		}
@@ -191,10 +192,10 @@ func (t telling) FinalAdvertiseAddr(string, int) (net.IP, int, error) { return t
 // A name that leads to the loopback interface is warned of: other machines do not reach the member.
 func TestNameOfLoopback(t *testing.T) {
 	for bind, want := range map[string]int{"localhost:0": 0, "lo:0": 1, "127.0.0.1:0": 0} {
-		var log lines
-		ms := NewMembership("test", Member{Bind: bind}, log.logger())
+		var log logged.Log
+		ms := NewMembership("test", Member{Bind: bind}, log.Logger())
 		served(t, sock(t), ms)
-		if n := log.count("leads to the loopback interface"); n != want {
+		if n := log.Count("leads to the loopback interface"); n != want {
 			t.Errorf("%s: warned %d times", bind, n)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -73,20 +74,20 @@ func testUnknownQuestion(t *testing.T) {
 func TestSameNumber(t *testing.T) { inMemory(t, testSameNumber) }
 
 func testSameNumber(t *testing.T) {
-	var seen, own lines
-	logTo := func(l *lines) func(*Config) {
-		return func(c *Config) { c.Logger = l.logger() }
+	var seen, own logged.Log
+	logTo := func(l *logged.Log) func(*Config) {
+		return func(c *Config) { c.Logger = l.Logger() }
 	}
 	a, _ := two(t, logTo(&seen))
 	put(t, member(t, 2, logTo(&own), a), 1, resource.Attrs{"at": "twin"})
 	const said = "two nodes have one number"
-	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	eventually.True(t, "it is logged", func() bool { return seen.Count(said) > 0 && own.Count(said) > 0 })
 	for range 5 {
 		if err := second(a.Find(t.Context(), pattern(resource.Match{"at": "twin"}))); err != nil && !errors.Is(err, directory.ErrPartial) {
 			t.Errorf("what one of the two may have: %v", err)
 		}
 	}
-	var again lines
+	var again logged.Log
 	e := events{member(t, 4, logTo(&again)).gossip}
 	one, two := &memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2}
 	other, another := &memberlist.Node{Name: name(6), Port: 2}, &memberlist.Node{Name: name(6), Port: 1}
@@ -95,7 +96,7 @@ func testSameNumber(t *testing.T) {
 		e.NotifyConflict(other, another)
 		e.NotifyConflict(two, one)
 	}
-	if n := again.count(said); n != 2 {
+	if n := again.Count(said); n != 2 {
 		t.Errorf("two conflicts are logged %d times", n)
 	}
 }

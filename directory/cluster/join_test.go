@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 )
 
 // A nameServer has the addresses of names.
@@ -181,9 +182,9 @@ func testNameServerHangs(t *testing.T) {
 func TestNotReached(t *testing.T) { inMemory(t, testNotReached) }
 
 func testNotReached(t *testing.T) {
-	var ours, theirs lines
-	logTo := func(l *lines, name string) func(*Config) {
-		return func(c *Config) { c.Name, c.Logger = name, l.logger() }
+	var ours, theirs logged.Log
+	logTo := func(l *logged.Log, name string) func(*Config) {
+		return func(c *Config) { c.Name, c.Logger = name, l.Logger() }
 	}
 	a := member(t, 1, logTo(&theirs, "one"))
 	b := member(t, 2, func(c *Config) {

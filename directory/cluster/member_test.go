@@ -14,7 +14,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/secretfile"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -210,8 +210,8 @@ func TestRekey(t *testing.T) { inMemory(t, testRekey) }
 func testRekey(t *testing.T) {
 	const first, second = "the first key of all", "the second key of all"
 	file := filepath.Join(t.TempDir(), "keys")
-	var log lines
-	ms := NewMembership("test", Member{KeyFile: file}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{KeyFile: file}, log.Logger())
 	s := directory.NewServer()
 	defer s.Close()
 	life, end := context.WithCancel(t.Context())
@@ -232,7 +232,7 @@ func testRekey(t *testing.T) {
 		{second, 0o600, false, 1, second},
 	} {
 		try.OK(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
-		log.forget()
+		log.Reset()
 		if i == 0 {
 			if n, err := ms.Rekey(); n != 1 || err != nil {
 				t.Errorf("before it began: %d keys, %v", n, err)
@@ -244,7 +244,7 @@ func testRekey(t *testing.T) {
 			}()
 		}
 		time.Sleep(3 * keyFilePoll) // virtual
-		if log.count("keys have changed") == 1 == step.isBad || log.count("keys stay as they were") == 1 != step.isBad {
+		if log.Count("keys have changed") == 1 == step.isBad || log.Count("keys stay as they were") == 1 != step.isBad {
 			t.Errorf("%q: logged %s", step.keys, &log)
 		}
 		if n, err := ms.Rekey(); (err != nil) != step.isBad || err == nil && n != step.now {
@@ -263,37 +263,9 @@ func testRekey(t *testing.T) {
 		}
 	}
 	try.OK(t, os.Remove(file))
-	eventually.True(t, "it is missed", func() bool { return log.count("no such file") > 0 })
+	eventually.True(t, "it is missed", func() bool { return log.Count("no such file") > 0 })
 	end()
 	<-followed
-}
-
-// lines holds what was logged.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
-
-func (l *lines) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.b.Reset()
 }
 
 // Promise (Clusters): The environment variables mean to programs what they mean to `dirserver`. See

@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -29,9 +30,9 @@ import (
 func TestRefusedIsNotDead(t *testing.T) { inMemory(t, testRefusedIsNotDead) }
 
 func testRefusedIsNotDead(t *testing.T) {
-	var log lines
+	var log logged.Log
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
-	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = log.logger() })
+	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = log.Logger() })
 	second, third := newStation(t, 2, keyed, first), newStation(t, 3, keyed, first)
 	meet(t, first, second, third)
 	a, b, c := first.c, second.c, third.c
@@ -58,7 +59,7 @@ func testRefusedIsNotDead(t *testing.T) {
 		try.Fails(last)(t, directory.ErrPartial, "node %d: a listing ends with", m.cfg.Node)
 	}
 	const warned = "members refuse this node"
-	eventually.True(t, "it is logged", func() bool { return log.count(warned) > 0 })
+	eventually.True(t, "it is logged", func() bool { return log.Count(warned) > 0 })
 	try.OK(t, a.SetKeys([]byte("the new key")))
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"type": "lamp"}, x)
@@ -66,7 +67,7 @@ func testRefusedIsNotDead(t *testing.T) {
 		eventually.True(t, "no member is refused", func() bool { return m.Stats().Refused == 0 })
 		denies(t, m, resource.Match{"none": ""})
 	}
-	try.Equal(t, log.count(warned), 1, "warnings: %s", &log)
+	try.Equal(t, log.Count(warned), 1, "warnings: %s", &log)
 	watch.none("the member lives")
 	kill(b)
 	watch.want(directory.Gone, x)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
@@ -159,10 +160,10 @@ func testReplayedGossip(t *testing.T) {
 		t.Fatalf("recorded: %v", kinds)
 	}
 
-	var log lines
-	cs = all(func(c *Config) { unhurried(c); c.Logger = log.logger() })
+	var log logged.Log
+	cs = all(func(c *Config) { unhurried(c); c.Logger = log.Logger() })
 	held := put(t, cs[2], 1, resource.Attrs{"type": "held"})
-	log.forget()
+	log.Reset()
 	stranger := n.AddHost("").Start()
 	for range 5 {
 		x.replay(t, stranger)

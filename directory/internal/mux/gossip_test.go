@@ -3,18 +3,15 @@
 package mux
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"net"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -131,10 +128,10 @@ func TestHello(t *testing.T) {
 
 // Strangers that are refused again and again, by streams and by packets, do not fill the log.
 func TestRefusedIsLimited(t *testing.T) {
-	var log lines
+	var log logged.Log
 	b := start(t, 2, func(c *Config) {
 		keyed("key")(c)
-		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Logger = log.Logger()
 	})
 	const flood = 100
 	for range flood {
@@ -151,20 +148,6 @@ func TestRefusedIsLimited(t *testing.T) {
 	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
 	b.Close() // all lines are written then
 	for _, line := range []string{"mux: stream refused", "mux: gossip refused"} {
-		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {
-			t.Errorf("%q: %d lines for %d strangers, want %d", line, n, flood, ratelog.Burst)
-		}
+		try.Equal(t, log.Count(line), ratelog.Burst, "%q: lines for %d strangers", line, flood)
 	}
-}
-
-// lines is a log that several goroutines write to.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
 }
