@@ -393,7 +393,7 @@ func TestExitInTime(t *testing.T) {
 // nil or are killed.
 func TestThreadsAreLogged(t *testing.T) {
 	ctx := deadline(t)
-	said := newLines()
+	said := new(lines)
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
 	defer slog.SetDefault(old)

@@ -97,7 +97,7 @@ func TestMembersExitTogether(t *testing.T) {
 	}
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	said := newLines()
+	said := new(lines)
 	try.OK(t, task.Catchout(said))
 	for range rounds {
 		ids := try.Get(task.Spawn(ctx, self(t), leavers, program("leaver")))(t)

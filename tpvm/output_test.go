@@ -18,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -85,24 +86,9 @@ func init() {
 }
 
 // lines is a writer that keeps the lines that are written.
-type lines struct {
-	mu sync.Mutex
-	s  strings.Builder
-}
+type lines struct{ logged.Log }
 
-func newLines() *lines { return new(lines) }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.s.Write(p)
-}
-
-func (l *lines) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
-}
+func (l *lines) all() []string { return strings.Split(strings.TrimSuffix(l.String(), "\n"), "\n") }
 
 // ending returns how many lines end with s.
 func (l *lines) ending(s string) (n int) {
@@ -128,7 +114,7 @@ func exit(t testing.TB, task *tpvm.Task) {
 func TestCatchout(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
+	l := new(lines)
 	try.OK(t, task.Catchout(l))
 	try.Get(task.Spawn(ctx, self(t), 2, program("prints")))(t)
 	exit(t, task)
@@ -153,7 +139,7 @@ func TestCatchout(t *testing.T) {
 func TestCatchoutCutsAndSplits(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	out, err := newLines(), newLines()
+	out, err := new(lines), new(lines)
 	try.OK(t, task.CatchSplit(out, err))
 	try.Get(task.Start(ctx, self(t), 1, program("long")))(t)
 	try.Get(task.Start(ctx, self(t), 1, program("silent")))(t)
@@ -180,7 +166,7 @@ func TestCatchoutCutsAndSplits(t *testing.T) {
 func TestCatchoutOfDescendants(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
+	l := new(lines)
 	try.OK(t, task.Catchout(l))
 	for i, kill := range []bool{false, true} {
 		args := []string{"told"}
@@ -277,7 +263,7 @@ func TestEndlessOutput(t *testing.T) {
 func TestExitGivesUpOnOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
+	l := new(lines)
 	try.OK(t, task.Catchout(l))
 	ps := try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	ended, cancel := context.WithCancel(ctx)
@@ -313,7 +299,7 @@ func TestCatchoutOfHosts(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	l := newLines()
+	l := new(lines)
 	try.OK(t, a.Catchout(l))
 	if ps, err := a.Start(ctx, self(t), 4, program("silent")); err != nil || len(ps) != 4 {
 		t.Fatal(ps, err)
@@ -355,7 +341,7 @@ func TestCatchoutFails(t *testing.T) {
 func TestNoOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
+	l := new(lines)
 	try.OK(t, task.Catchout(l))
 	try.Get(task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()))(t)
 	try.OK(t, task.Catchout(nil))
