@@ -38,8 +38,7 @@ func sock(t testing.TB) string {
 // list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
-	l := try.Get(resource.NewPattern(m, want...))(t)
-	return l
+	return try.Get(resource.NewPattern(m, want...))(t)
 }
 
 // serve starts a server at path, which ends with the test.

@@ -15,8 +15,7 @@ import (
 // labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
-	l := try.Get(NewLabels(a))(t)
-	return l
+	return try.Get(NewLabels(a))(t)
 }
 
 // many returns n labels.

@@ -47,10 +47,9 @@ func TestRunKilled(t *testing.T) {
 // Run returns the error of its function, after the task has exited.
 func TestRunFails(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	err := tpvm.Run(deadline(t), func(ctx context.Context, task *tpvm.Task) error {
+	try.Fails(tpvm.Run(deadline(t), func(ctx context.Context, task *tpvm.Task) error {
 		return io.ErrUnexpectedEOF
-	}, tpvm.WithContext(c), tpvm.WithVM("test"))
-	try.Fails(err)(t, io.ErrUnexpectedEOF)
+	}, tpvm.WithContext(c), tpvm.WithVM("test")))(t, io.ErrUnexpectedEOF)
 	for f, err := range c.FindAll(t.Context(), rocl.Match{"vm": "test"}) {
 		t.Error("left behind:", f, err)
 	}

@@ -50,8 +50,7 @@ func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Clu
 	if isInMemory && cfg.Network == nil {
 		cfg.Network = processFor(n.(*simnet.Network), cfg.Bind)
 	}
-	c, err := Open(cfg)
-	try.OK(t, err)
+	c := try.Get(Open(cfg))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -158,8 +157,7 @@ func kill(c *Cluster) {
 
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {
 	t.Helper()
-	l, err := resource.NewPattern(a)
-	try.OK(t, err)
+	l := try.Get(resource.NewPattern(a))(t)
 	id := resource.MakeGID(c.cfg.Node, 1, serial)
 	try.Get(c.cfg.DB.Put(id, id.Context(), l))(t)
 	return id

@@ -159,8 +159,7 @@ func testExchangeWithSilent(t *testing.T) {
 // An exchange with a member that accepts the stream, and is silent, ends with the asking member's
 // life.
 func TestCloseEndsExchange(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer ln.Close()
 	for _, key := range [][][]byte{nil, {[]byte("the key of the cluster")}} {
 		a := member(t, 1, func(c *Config) {
@@ -170,8 +169,7 @@ func TestCloseEndsExchange(t *testing.T) {
 		a.exchanges.mu.Lock()
 		x := a.exchanges.beginLocked(2, ln.Addr().String())
 		a.exchanges.mu.Unlock()
-		nc, err := ln.Accept()
-		try.OK(t, err)
+		nc := try.Get(ln.Accept())(t)
 		defer nc.Close()
 		a.Close()
 		select {

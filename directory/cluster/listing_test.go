@@ -40,8 +40,7 @@ func testAllLeavesNothing(t *testing.T) {
 		eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count()+c.c.answers.cursors.count() == 0 })
 	}
 	// Nor does a client's listing, which stops early, or whose client closes in the middle.
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	try.OK(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	for range dc.FindAll(t.Context(), lamps()) {
 		break

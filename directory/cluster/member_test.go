@@ -30,8 +30,7 @@ import (
 func TestReadKeys(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, mode os.FileMode) string {
-		f, err := os.CreateTemp(dir, "key")
-		try.OK(t, err)
+		f := try.Get(os.CreateTemp(dir, "key"))(t)
 		defer f.Close()
 		try.Get(f.WriteString(content))(t)
 		try.OK(t, f.Chmod(mode))
@@ -125,14 +124,11 @@ func TestHost(t *testing.T) {
 // freePort returns an address of the loopback interface that is not in use.
 func freePort(t *testing.T) string {
 	t.Helper()
-	addr, err := freeaddr.Loopback()
-	try.OK(t, err)
-	return addr
+	return try.Get(freeaddr.Loopback())(t)
 }
 
 func sock(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rc-")
-	try.OK(t, err)
+	dir := try.Get(os.MkdirTemp("", "rc-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -158,8 +154,7 @@ var errHasty = errors.New("has no time")
 func TestAddressInUse(t *testing.T) {
 	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	taken := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	at := taken.Addr().String()
 	ms := NewMembership("test", Member{Bind: at}, log)
@@ -174,8 +169,7 @@ func TestAddressInUse(t *testing.T) {
 	if _, err := directory.JoinNode(brief, path, log, []directory.Option{hasty}); !errors.Is(err, errHasty) {
 		t.Fatalf("with a context that ends meanwhile: %v", err)
 	}
-	first, err := directory.JoinNode(ctx, path, log, nil)
-	try.OK(t, err)
+	first := try.Get(directory.JoinNode(ctx, path, log, nil))(t)
 	defer first.Close()
 	next := served(t, path, ms)
 	id := next.Self().WithSerial(1)
@@ -250,8 +244,7 @@ func testRekey(t *testing.T) {
 		if n, err := ms.Rekey(); (err != nil) != step.isBad || err == nil && n != step.now {
 			t.Errorf("%q: %d keys, %v", step.keys, n, err)
 		}
-		c, err := directory.Join(t.Context(), s.Dialer())
-		try.OK(t, err)
+		c := try.Get(directory.Join(t.Context(), s.Dialer()))(t)
 		link := LinkKey("test", []byte(step.seals))
 		if got := c.Terms().Keys; len(got) != step.now || string(got[0]) != string(link[:]) {
 			t.Errorf("%q: the contexts have %d keys", step.keys, len(got))

@@ -76,8 +76,7 @@ func testRefusedIsNotDead(t *testing.T) {
 // listening returns the address of a program that serves each connection with serve. No datagram
 // reaches it.
 func listening(t *testing.T, serve func(net.Conn)) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for {
@@ -100,8 +99,7 @@ func TestRefusalHasReason(t *testing.T) {
 		return func(c *Config) { c.Keys = [][]byte{[]byte(key)} }
 	}
 	one, other := member(t, 1, keyed("one")), member(t, 2, keyed("other"))
-	seal, err := one.keyset.tls()
-	try.OK(t, err)
+	seal := try.Get(one.keyset.tls())(t)
 	blocked := listening(t, func(nc net.Conn) {
 		if _, err := seal.Server(t.Context(), nc); err == nil {
 			nc.Close()
@@ -132,8 +130,7 @@ func TestRefusals(t *testing.T) {
 	certified := func(of string) func(*Config) {
 		return func(c *Config) {
 			keyed("key", "test")(c)
-			cred, err := tls.FromSecrets("test", []byte(of+" is what makes the certificates"))
-			try.OK(t, err)
+			cred := try.Get(tls.FromSecrets("test", []byte(of+" is what makes the certificates")))(t)
 			c.Credentials = cred
 		}
 	}

@@ -94,8 +94,7 @@ func (c tappedConn) Read(b []byte) (int, error) {
 // replay sends all that was recorded again from p, each to the port where it arrived.
 func (x *tap) replay(t *testing.T, p *simnet.Process) {
 	t.Helper()
-	pc, err := p.ListenPacket("")
-	try.OK(t, err)
+	pc := try.Get(p.ListenPacket(""))(t)
 	defer pc.Close()
 	for i, r := range x.all {
 		if i%64 == 63 {
@@ -105,8 +104,7 @@ func (x *tap) replay(t *testing.T, p *simnet.Process) {
 			_, _ = pc.WriteTo(r.Bytes(), to)
 			continue
 		}
-		nc, err := p.DialContext(t.Context(), r.to.String())
-		try.OK(t, err)
+		nc := try.Get(p.DialContext(t.Context(), r.to.String()))(t)
 		_, _ = nc.Write(r.Bytes())
 		nc.Close()
 	}

@@ -16,8 +16,7 @@ import (
 // Each strategy finds what one member has and denies what none has, with a group and without. Some
 // members sleep while they wait, and some poll.
 func TestStrategies(t *testing.T) {
-	port, err := freeaddr.Port()
-	try.OK(t, err)
+	port := try.Get(freeaddr.Port())(t)
 	group := fmt.Sprint("127.255.255.255:", port)
 	for name, by := range map[string]strategy.Strategy{"auto": strategy.Auto, "broadcast": strategy.Broadcast, "unicast": strategy.Unicast, "tree": strategy.Tree} {
 		for _, group := range []string{"", group} {

@@ -23,8 +23,7 @@ import (
 
 // freeGroup returns a multicast group on this machine that no other test uses.
 func freeGroup(t *testing.T) string {
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	try.OK(t, err)
+	c := try.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer c.Close()
 	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
 }

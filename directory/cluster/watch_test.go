@@ -257,8 +257,7 @@ func testWatchIDs(t *testing.T) {
 	b.put(2, lamp)
 	never := b.put(3, lamp)
 	try.OK(t, b.srv.Database().Delete(never))
-	ids, err := resource.NewIDs(here, there, never)
-	try.OK(t, err)
+	ids := try.Get(resource.NewIDs(here, there, never))(t)
 	w := a.watch(ids)
 	w.want(directory.Appeared, here, there)
 	w.want(directory.Synced, resource.GID{})
@@ -395,8 +394,7 @@ func TestStreamStrangers(t *testing.T) {
 		"no stream of ours":        head(directoryByte+1, 2, mine, theirs),
 		"more than zeros":          slices.Replace(head(directoryByte, 2, mine, theirs), 1, 2, 1),
 	} {
-		nc, err := net.Dial("tcp", a.c.Addr())
-		try.OK(t, err)
+		nc := try.Get(net.Dial("tcp", a.c.Addr()))(t)
 		_, _ = nc.Write(append(h, "RDIR\x02\x05\x00\x00"...))
 		_ = nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 		if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -418,8 +416,7 @@ func TestWatchesShareStream(t *testing.T) { inMemory(t, testWatchesShareStream) 
 func testWatchesShareStream(t *testing.T) {
 	a, b := twoStations(t)
 	id := b.put(1, lamp)
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	try.OK(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
@@ -562,8 +559,7 @@ func TestWatchSlowReader(t *testing.T) { inMemory(t, testWatchSlowReader) }
 func testWatchSlowReader(t *testing.T) {
 	a, b := twoStations(t)
 	id := b.put(1, resource.Attrs{"type": "lamp", "n": "0"})
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	try.OK(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup

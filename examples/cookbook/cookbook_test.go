@@ -32,8 +32,7 @@ func soon(t *testing.T) context.Context { return eventually.Context(t) }
 // register registers a resource with these attributes.
 func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
 	t.Helper()
-	r := try.Get(c.Register(soon(t), a))(t)
-	return r
+	return try.Get(c.Register(soon(t), a))(t)
 }
 
 // await waits until n resources match.

@@ -314,8 +314,7 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 // line waits for the next line that the process prints.
 func (c *chained) line(t testing.TB) string {
 	t.Helper()
-	s := try.Get(c.Line(t.Context()))(t)
-	return s
+	return try.Get(c.Line(t.Context()))(t)
 }
 
 // end kills the process, or lets it end by itself; then it must have found no fault.

@@ -26,8 +26,7 @@ import (
 
 func cred(t testing.TB, b byte) *tls.Secrets {
 	t.Helper()
-	c := try.Get(tls.FromSecrets("test", bytes.Repeat([]byte{b}, 32)))(t)
-	return c
+	return try.Get(tls.FromSecrets("test", bytes.Repeat([]byte{b}, 32)))(t)
 }
 
 // pair opens two contexts, each with a resource.

@@ -126,8 +126,7 @@ func TestSecrets(t *testing.T) {
 
 func derive(t *testing.T, cluster string, s []byte) *authority {
 	t.Helper()
-	a := try.Get(newAuthority(cluster, s))(t)
-	return a
+	return try.Get(newAuthority(cluster, s))(t)
 }
 
 // An operator has an authority and a directory of credential files.

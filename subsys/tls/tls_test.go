@@ -25,8 +25,7 @@ func key(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 
 func secrets(t testing.TB, cluster string, s ...[]byte) *Secrets {
 	t.Helper()
-	c := try.Get(FromSecrets(cluster, s...))(t)
-	return c
+	return try.Get(FromSecrets(cluster, s...))(t)
 }
 
 func host(addr string) string { return strings.TrimPrefix(addr, "tls://") }

@@ -58,14 +58,12 @@ func ends(t *testing.T, n *node, cmd *exec.Cmd) (code int, said string) {
 	t.Helper()
 	r, w := io.Pipe()
 	cmd.Stderr = w
-	p, err := in(n.ns, cmd)
-	try.OK(t, err)
+	p := try.Get(in(n.ns, cmd))(t)
 	go func() {
 		<-p.Ended()
 		w.Close()
 	}()
-	b, err := io.ReadAll(r)
-	try.OK(t, err)
+	b := try.Get(io.ReadAll(r))(t)
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 

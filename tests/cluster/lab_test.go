@@ -266,8 +266,7 @@ func (n *node) serve(join ...*node) {
 	n.mu.Lock()
 	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
 	n.mu.Unlock()
-	p, err := in(n.ns, cmd)
-	try.OK(t, err)
+	p := try.Get(in(n.ns, cmd))(t)
 	n.daemon, n.heard = p, make(chan struct{})
 	go func() {
 		<-p.Ended()

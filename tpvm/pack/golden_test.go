@@ -96,8 +96,7 @@ func reader(tb try.TB, enc pack.Encoding, typed bool, steps ...step) *pack.Reade
 		try.OK(tb, s.pack(b))
 	}
 	p := try.Get(b.AppendTo(nil))(tb)
-	r := try.Get(pack.NewReader(enc, typed, p))(tb)
-	return r
+	return try.Get(pack.NewReader(enc, typed, p))(tb)
 }
 
 func goldenCases(tb testing.TB) map[string][]step {

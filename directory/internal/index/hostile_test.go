@@ -22,8 +22,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	}
 	t.Cleanup(func() { memfd.Close(fd); memfd.Unmap(mem) })
 	return mem, func() *Reader {
-		r := try.Get(Open(fd, size))(t)
-		return r
+		return try.Get(Open(fd, size))(t)
 	}
 }
 

@@ -42,8 +42,7 @@ func TestDisplaced(t *testing.T) {
 	try.OK(t, s.WriteMember(func() Member { return Member{Cluster: "blue"} }))
 	before := map[string]fs.FileInfo{}
 	for _, suffix := range suffixes {
-		fi, err := os.Lstat(path + suffix)
-		try.OK(t, err)
+		fi := try.Get(os.Lstat(path + suffix))(t)
 		before[path+suffix] = fi
 	}
 	old.busy.Go(func() { old.guard(old.first(), time.Millisecond) })

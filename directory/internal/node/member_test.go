@@ -29,8 +29,7 @@ func TestMemberFile(t *testing.T) {
 		}
 	}
 	expect(want, true)
-	b, err := os.ReadFile(path + memberSuffix)
-	try.OK(t, err)
+	b := try.Get(os.ReadFile(path + memberSuffix))(t)
 	write := func(text string) {
 		try.OK(t, os.WriteFile(path+memberSuffix, []byte(text), 0o600))
 	}

@@ -22,8 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "rn-")
-	try.OK(t, err)
+	dir := try.Get(os.MkdirTemp("", "rn-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -34,8 +33,7 @@ func withTCP(t *testing.T) (s *server, at, addr string) {
 	t.Helper()
 	path := sock(t)
 	s = serve(t, path, false)
-	url, err := s.OpenTCP("tcp://127.0.0.1:0")
-	try.OK(t, err)
+	url := try.Get(s.OpenTCP("tcp://127.0.0.1:0"))(t)
 	return s, strings.TrimPrefix(url, tcpScheme), url + "?node=" + path + nodeSuffix
 }
 
@@ -81,8 +79,7 @@ func (s *server) close() error {
 // serve is listen for a server that ends with the test.
 func serve(t testing.TB, path string, daemon bool) *server {
 	t.Helper()
-	s, err := listen(path, daemon)
-	try.OK(t, err)
+	s := try.Get(listen(path, daemon))(t)
 	t.Cleanup(func() { s.close() })
 	return s
 }

@@ -16,8 +16,7 @@ import (
 func TestTCPStranger(t *testing.T) {
 	s, at, addr := withTCP(t)
 	reach(t, addr)
-	nc, err := net.Dial("tcp", at)
-	try.OK(t, err)
+	nc := try.Get(net.Dial("tcp", at))(t)
 	defer nc.Close()
 	try.Get(nc.Write(make([]byte, tcpNonce+tcpProof+8)))(t)
 	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -32,8 +31,7 @@ func TestTCPStranger(t *testing.T) {
 func TestSilentStrangers(t *testing.T) {
 	s, at, addr := withTCP(t)
 	for range 2 * maxUnproved {
-		nc, err := net.Dial("tcp", at)
-		try.OK(t, err)
+		nc := try.Get(net.Dial("tcp", at))(t)
 		defer nc.Close()
 		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
 			t.Fatal(err)
@@ -43,8 +41,7 @@ func TestSilentStrangers(t *testing.T) {
 		}
 	}
 	for range maxUnprovedOfSource + 1 { // connections that have proved to know the key do not count
-		nc, err := Dial(t.Context(), addr)
-		try.OK(t, err)
+		nc := try.Get(Dial(t.Context(), addr))(t)
 		defer nc.Close()
 	}
 	reach(t, addr)

@@ -175,8 +175,7 @@ func TestRootUsesUsersDirectory(t *testing.T) {
 	own := filepath.Join(sticky(t), "own")
 	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
 	impostorAt(t, filepath.Join(own, "d.sock"))
-	nc, err := Dial(t.Context(), filepath.Join(own, "d.sock"))
-	try.OK(t, err)
+	nc := try.Get(Dial(t.Context(), filepath.Join(own, "d.sock")))(t)
 	nc.Close()
 }
 
@@ -191,8 +190,7 @@ func TestOtherUsersFiles(t *testing.T) {
 				return writeIdentity(path+suffix, id)
 			})
 			names(t, refused(t, path, false), path+suffix)
-			_, err := Dial(t.Context(), "tcp://127.0.0.1:1?node="+path+suffix)
-			try.Fails(err)(t, ErrUntrusted, "the key of another user's file is used")
+			try.Fails(Dial(t.Context(), "tcp://127.0.0.1:1?node="+path+suffix))(t, ErrUntrusted, "the key of another user's file is used")
 		})
 	}
 	path := filepath.Join(sticky(t), "d.sock")
@@ -209,8 +207,7 @@ func TestOtherUsersFiles(t *testing.T) {
 func TestFalseTCPServers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, false)
-	proper, err := s.OpenTCP("tcp://127.0.0.1:0")
-	try.OK(t, err)
+	proper := try.Get(s.OpenTCP("tcp://127.0.0.1:0"))(t)
 	properAt := strings.TrimPrefix(proper, tcpScheme)
 	nonce := append(append([]byte{}, tcpHello[:]...), make([]byte, tcpNonce)...)
 	reads := func(nc net.Conn, n int) []byte {
@@ -273,8 +270,7 @@ func TestFalseTCPServers(t *testing.T) {
 			}
 		})
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	silent := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	impostorOf(t, silent, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 	if _, err := dialTCP(t.Context(), tcpScheme+silent.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a silent server: %v", err)

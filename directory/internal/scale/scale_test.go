@@ -28,8 +28,7 @@ func searches(t *testing.T, c *Cluster, w Variant, k Case, n int) Cost {
 
 func cluster(t *testing.T, nodes, resources, searches int) *Cluster {
 	t.Helper()
-	c := try.Get(NewCluster(nodes, resources, searches))(t)
-	return c
+	return try.Get(NewCluster(nodes, resources, searches))(t)
 }
 
 // A search among 10,000 nodes with a million resources stays within its limits of time and

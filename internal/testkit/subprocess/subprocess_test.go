@@ -60,8 +60,7 @@ func start(t *testing.T, cmd *exec.Cmd, opts ...Option) *Process {
 
 func (p *Process) mustLine(t *testing.T) string {
 	t.Helper()
-	s := try.Get(p.Line(t.Context()))(t)
-	return s
+	return try.Get(p.Line(t.Context()))(t)
 }
 
 // A child answers lines, ends with its input, and its exit code comes with the end of its lines.
