@@ -69,9 +69,7 @@ func TestBorrow(t *testing.T) {
 		t.Error("it went back while it was held")
 	}
 	s.Release()
-	if back != 1 {
-		t.Errorf("it went back %d times", back)
-	}
+	try.Equal(t, back, 1, "returns")
 	wantNothingLeft(t, p)
 	if get(t, New(), 10).ReadOnly() {
 		t.Error("own memory is read-only")

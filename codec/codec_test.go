@@ -427,9 +427,7 @@ func TestOtherMachines(t *testing.T) {
 		ops := []op{{kind: c.kind, n: 1}}
 		p := binary.LittleEndian.AppendUint64(nil, uint64(c.wire))
 		var n uint32
-		if ok := decode(ops, at(&n), p, 1, 4, 8); ok != c.ok {
-			t.Errorf("%d is an int of kind %d: %v", c.wire, c.kind, ok)
-		}
+		try.Equal(t, decode(ops, at(&n), p, 1, 4, 8), c.ok, "%d as an int of kind %d", c.wire, c.kind)
 		if !c.ok {
 			continue
 		}
@@ -475,9 +473,7 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n != 0 {
-		t.Errorf("a struct takes %v allocations", n)
-	}
+	try.Equal(t, n, 0, "allocations of a struct")
 	n = testing.AllocsPerRun(100, func() {
 		q, err := Append(p, &s)
 		var got []point
@@ -485,7 +481,5 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n != 1 {
-		t.Errorf("a slice takes %v allocations", n)
-	}
+	try.Equal(t, n, 1, "allocations of a slice")
 }

@@ -100,9 +100,7 @@ func TestMapped(t *testing.T) {
 			}
 			some[a.ID] = true
 		}
-		if len(some) != 100 {
-			t.Errorf("of 100 that match %d are found", len(some))
-		}
+		try.Equal(t, len(some), 100, "found of 100 that match")
 	})
 	for _, p := range []*resource.List{
 		list(t, resource.Match{"n": "7"}), list(t, resource.Match{"n": "7"}, "room", "none"), list(t, resource.Match{AttrKind: "node"}),

@@ -204,9 +204,7 @@ func TestPeerManyWatches(t *testing.T) {
 			if refused == nil {
 				continue
 			}
-			if id != maxWatches {
-				t.Errorf("refused watch %d after %d", id, synced)
-			}
+			try.Equal(t, id, maxWatches, "watches before one is refused")
 			break
 		}
 	})

@@ -83,9 +83,7 @@ func TestOfferIsAwaited(t *testing.T) {
 				try.Check(t, err)
 				n++
 			}
-			if n != 12 {
-				t.Errorf("a listing has %d of 12", n)
-			}
+			try.Equal(t, n, 12, "resources of a listing")
 		})
 		wg.Go(func() {
 			n := 0
@@ -95,9 +93,7 @@ func TestOfferIsAwaited(t *testing.T) {
 				}
 				n++
 			}
-			if n != 12 {
-				t.Errorf("a watch was told %d of 12 before Synced", n)
-			}
+			try.Equal(t, n, 12, "resources of a watch before Synced")
 		})
 		for range 12 {
 			time.Sleep(offerSilence / 2) // the bubble's time: longer than offerSilence in all

@@ -221,9 +221,7 @@ func TestClose(t *testing.T) {
 			}
 			release()
 			closeSet(t, s)
-			if ran.Load() != int64(n) {
-				t.Errorf("%s: %d of %d units have run", name, ran.Load(), n)
-			}
+			try.Equal(t, ran.Load(), int64(n), "%s: units run", name)
 		}
 	}
 }
@@ -318,9 +316,7 @@ func TestCloseUnderLoad(t *testing.T) {
 		}
 		closeSet(t, s)
 		all.Wait()
-		if accepted.Load() != ran.Load() {
-			t.Errorf("%d units were accepted, %d have run", accepted.Load(), ran.Load())
-		}
+		try.Equal(t, accepted.Load(), ran.Load(), "units accepted, and run")
 	}
 }
 

@@ -62,9 +62,7 @@ func TestCancel(t *testing.T) {
 	}
 	close(end)
 	closeSet(t, s)
-	if got := fmt.Sprint(order); got != "[0 2 3]" {
-		t.Errorf("units %s have run", got)
-	}
+	try.Equal(t, fmt.Sprint(order), "[0 2 3]", "units run")
 	if tickets[0].Cancel() {
 		t.Error("a unit that has run was cancelled")
 	}
@@ -329,9 +327,7 @@ func TestTicketsUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	if n+cancelled.Load() != submitters*each {
-		t.Errorf("%d units ran, and %d were cancelled, of %d", n, cancelled.Load(), submitters*each)
-	}
+	try.Equal(t, n+cancelled.Load(), submitters*each, "units run or cancelled")
 	if moved.Load() == 0 || cancelled.Load() == 0 {
 		t.Errorf("%d units were moved, %d cancelled: nothing was tested", moved.Load(), cancelled.Load())
 	}

@@ -98,7 +98,5 @@ func TestConnectionCut(t *testing.T) {
 	if f.cut() == 0 {
 		t.Error("there is no connection to cut")
 	}
-	if n := ran.Load(); n != 4*rounds+1 {
-		t.Errorf("%d handlers ran for %d calls", n, 4*rounds+1)
-	}
+	try.Equal(t, ran.Load(), 4*rounds+1, "handlers run")
 }

@@ -190,8 +190,6 @@ func TestFullPoolToInline(t *testing.T) {
 	eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })
 	close(free)
 	for f, want := range map[*rpc.Future[int]]int{queued: 0, waits: 2, other: 3} {
-		if got, err := f.Wait(deadline(t)); got != want || err != nil {
-			t.Errorf("%d, want %d: %v", got, want, err)
-		}
+		try.Gives(f.Wait(deadline(t)))(t, want)
 	}
 }

@@ -212,9 +212,7 @@ func TestDeadlineCountsWaiting(t *testing.T) {
 		for _, p := range []rocl.Pending{hold, short, long} {
 			try.Get(p.Wait(context.Background()))(t).Release()
 		}
-		if runs.Load() != 1 {
-			t.Errorf("%d of 2 handlers have run, and the deadline of one was over", runs.Load())
-		}
+		try.Equal(t, runs.Load(), 1, "handlers run of 2, of which one call's deadline was over")
 		try.Check(t, s.Close(context.Background()))
 	})
 }

@@ -71,9 +71,7 @@ func (d *drum) nap(t *testing.T, unless *atomic.Uint32) chan int {
 // wantFrames waits for the result of a nap or a sleep.
 func wantFrames(t *testing.T, what string, done chan int, want int) {
 	t.Helper()
-	if n := eventually.Value(t, "the end of a sleep: "+what, done); n != want {
-		t.Errorf("%s: %d frames, want %d", what, n, want)
-	}
+	try.Equal(t, eventually.Value(t, "the end of a sleep: "+what, done), want, "%s: frames", what)
 }
 
 // TestNapEnds checks what ends a nap, and the state after it.
@@ -154,9 +152,7 @@ func TestNapBeside(t *testing.T) {
 	if p.Naps() {
 		t.Error("after a nap in vain there is another")
 	}
-	if n := p.Sleep(time.Hour, &unless); n != 3 {
-		t.Errorf("%d of 3 bytes", n)
-	}
+	try.Equal(t, p.Sleep(time.Hour, &unless), 3, "bytes heard")
 	for _, how := range []func(){func() { p.Poll() }, func() { p.Sleep(time.Hour, &unless) }} {
 		p.nap.streak = napSure
 		s.write(1)

@@ -149,9 +149,7 @@ func TestMany(t *testing.T) {
 	}
 	all[3].write(4)
 	all[7].write(5)
-	if n := p.Poll(); n != 9 {
-		t.Errorf("polled %d of 9", n)
-	}
+	try.Equal(t, p.Poll(), 9, "polled")
 	for i, s := range all {
 		if want := i == 3 || i == 7; (s.calls.Load() > 0) != want {
 			t.Errorf("source %d was called %d times", i, s.calls.Load())
@@ -199,9 +197,7 @@ func TestHot(t *testing.T) {
 			busy.write(1)
 			got += p.Poll() - 1
 		}
-		if got != 3 {
-			t.Errorf("source %d: %d of 3 after %d polls", i+1, got, askCold)
-		}
+		try.Equal(t, got, 3, "source %d: heard in %d polls", i+1, askCold)
 	}
 	for _, s := range all {
 		s.calls.Store(0)

@@ -43,9 +43,7 @@ func TestScale(t *testing.T) {
 		try.OK(t, err)
 		seen++
 	}
-	if seen != len(rs) {
-		t.Errorf("%d resources are found, %d were registered", seen, len(rs))
-	}
+	try.Equal(t, seen, len(rs), "resources found")
 	// Each sender's i-th message goes to a resource of another context. 7919 is prime to both
 	// numbers of resources, so no two receivers are the same.
 	to := func(n int) int { return n * 7919 % len(rs) }

@@ -461,7 +461,5 @@ func TestStartInTurn(t *testing.T) {
 			own++
 		}
 	}
-	if own != 2 {
-		t.Errorf("%d of 4 programs were started on the own host of 2", own)
-	}
+	try.Equal(t, own, 2, "programs of 4 on the own host of 2")
 }

@@ -457,9 +457,7 @@ func TestNotify(t *testing.T) {
 			got = hear()
 		}
 		<-ended
-		if got != "STOPPING=1" {
-			t.Errorf("told %q at the end", got)
-		}
+		try.Equal(t, got, "STOPPING=1", "told at the end")
 		l.Close()
 	}
 	// No process listens at the socket: the daemon serves all the same.

@@ -149,9 +149,7 @@ func testAccounts(t *testing.T) {
 	one := absent{7, 7, time.Hour, absentAway, at}
 	six := absent{7, 7, time.Second, absentAway, netip.MustParseAddrPort("[2001:db8::1]:65535")}
 	for _, x := range []absent{{7, 1 << 63, time.Second, absentGoing, at}, six} {
-		if got := parseAbsent(x.append(nil)); got != x {
-			t.Errorf("%+v is read as %+v", x, got)
-		}
+		try.Equal(t, parseAbsent(x.append(nil)), x, "read")
 	}
 	later := of(one)
 	later[0]++

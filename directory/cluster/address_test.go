@@ -127,9 +127,7 @@ func TestOwnAddressTold(t *testing.T) {
 		t.Errorf("a member with this one's address: %v", err)
 	}
 	try.Fails(a.Find(t.Context(), pattern(resource.Match{"x": "y"})))(t, directory.ErrPartial, "found")
-	if n := log.Count(said); n != 1 {
-		t.Errorf("warned %d times", n)
-	}
+	try.Equal(t, log.Count(said), 1, "warnings")
 	tell(3, elsewhere, true)
 	tell(3, elsewhere, false)
 	try.Check(t, ask(), "it tells its own address now")
@@ -195,8 +193,6 @@ func TestNameOfLoopback(t *testing.T) {
 		var log logged.Log
 		ms := NewMembership("test", Member{Bind: bind}, log.Logger())
 		served(t, sock(t), ms)
-		if n := log.Count("leads to the loopback interface"); n != want {
-			t.Errorf("%s: warned %d times", bind, n)
-		}
+		try.Equal(t, log.Count("leads to the loopback interface"), want, "%s: warnings", bind)
 	}
 }

@@ -96,9 +96,7 @@ func testSameNumber(t *testing.T) {
 		e.NotifyConflict(other, another)
 		e.NotifyConflict(two, one)
 	}
-	if n := again.Count(said); n != 2 {
-		t.Errorf("two conflicts are logged %d times", n)
-	}
+	try.Equal(t, again.Count(said), 2, "lines about two conflicts")
 }
 
 // A member that changes to a version that is not understood is not asked any more, and delays no

@@ -282,9 +282,7 @@ func testApart(t *testing.T) {
 	together(t, x, y)
 	put(t, x, 1, resource.Attrs{"type": "secret"})
 	for _, c := range append(others, a) {
-		if n := len(c.Members()); n != 1 {
-			t.Errorf("node %d sees %d members", c.cfg.Node, n)
-		}
+		try.Equal(t, len(c.Members()), 1, "members that node %d sees", c.cfg.Node)
 		want := directory.ErrPartial // c has not reached the members that it is to join
 		if c == a {
 			want = directory.ErrNotFound

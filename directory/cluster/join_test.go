@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A nameServer has the addresses of names.
@@ -205,7 +206,5 @@ func testNotReached(t *testing.T) {
 	for _, addr := range b.cfg.Join {
 		eventually.True(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })
 	}
-	if n := strings.Count(ours.String(), "not reached yet"); n != 2 {
-		t.Errorf("said %d times: %s", n, &ours)
-	}
+	try.Equal(t, strings.Count(ours.String(), "not reached yet"), 2, "lines: %s", &ours)
 }

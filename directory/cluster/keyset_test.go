@@ -63,9 +63,7 @@ func testSetKeys(t *testing.T) {
 	stranger := member(t, 9, with, a, b, c)
 	fresh := member(t, 4, func(c *Config) { c.Keys = key("new") }, a)
 	together(t, a, b, c, fresh)
-	if n := len(stranger.Members()); n != 1 {
-		t.Errorf("the stranger sees %d members", n)
-	}
+	try.Equal(t, len(stranger.Members()), 1, "members that the stranger sees")
 	try.Fails(stranger.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t, directory.ErrPartial, "the stranger")
 	try.Works(fresh.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t)
 	try.Rejects(a.SetKeys())(t, "took the key away")

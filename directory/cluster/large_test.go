@@ -98,9 +98,7 @@ func TestLarge(t *testing.T) {
 			t.Errorf("the %dth of several: %v", n, err)
 		}
 	}
-	if n != 5 {
-		t.Errorf("%d of several", n)
-	}
+	try.Equal(t, n, 5, "resources listed")
 	for _, c := range []*Cluster{a, b, d} {
 		eventually.True(t, "no cursor is left", func() bool { return c.answers.cursors.count() == 0 })
 	}

@@ -56,9 +56,7 @@ func testRoll(t *testing.T) {
 		t.Error("its own members are unheard of")
 	}
 	for epoch, want := range map[uint64]bool{0x77 << 32: false, 0x77<<32 + 1: true} {
-		if got := a.members.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)); got != want {
-			t.Errorf("a member that is dead in another life, %v: %v", want, got)
-		}
+		try.Equal(t, a.members.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)), want, "a member that is dead in another life")
 	}
 	if !a.members.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.members.unheard(nil) || a.members.unheard(make([]byte, 17)) {
 		t.Error("a member that was never met, or nonsense")

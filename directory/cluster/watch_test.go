@@ -354,9 +354,7 @@ func testWatchSilentMember(t *testing.T) {
 	w := a.watch(lamps())
 	w.want(directory.Synced, resource.GID{})
 	w.want(directory.Appeared, id)
-	if n := calls.Load(); n != 2 {
-		t.Errorf("called %d times", n)
-	}
+	try.Equal(t, calls.Load(), 2, "calls")
 }
 
 // A member cannot report resources of another node: neither make them up nor end them.

@@ -26,9 +26,7 @@ func TestChangelogAgrees(t *testing.T) {
 	if len(heads) < 2 || heads[0][1] != "Unreleased" || heads[0][2] != "" {
 		t.Fatalf("the changelog does not begin with [Unreleased] and a release: %q", heads)
 	}
-	if heads[1][1] != Version {
-		t.Errorf("the latest release in the changelog is %s, in the code %s", heads[1][1], Version)
-	}
+	try.Equal(t, heads[1][1], Version, "the latest release in the changelog")
 	for _, h := range heads[1:] {
 		if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(h[1]) || !regexp.MustCompile(`^ - \d{4}-\d\d-\d\d$`).MatchString(h[2]) {
 			t.Errorf("%q is not [VERSION] - DATE", h[0])

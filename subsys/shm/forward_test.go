@@ -288,9 +288,7 @@ func forwardMany(t *testing.T, count, copied int) {
 		sendOn(t, bc, uint32(i), ba.take(t))
 		cb.wantFrames(t, i+1) // c may keep a descriptor of it, before b does of the next
 	}
-	if k, err := cb.release(); k != count || err != nil {
-		t.Errorf("%d of %d are held: %v", k, count, err)
-	}
+	try.Gives(cb.release())(t, count, "held")
 	try.Equal(t, b.Count.CopiedB.Load(), uint64(copied)*size, "bytes were copied")
 	wantBack(t, a, b, c)
 }
@@ -362,9 +360,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				wantBack(t, a) // abandoned: it cannot be known when the readers have ended
 			}
 			scribble(t, a)
-			if k, err := cb.release(); k != count || err != nil {
-				t.Errorf("%d of %d are held: %v", k, count, err)
-			}
+			try.Gives(cb.release())(t, count, "held")
 			wantBack(t, a, b, c)
 		})
 	}

@@ -205,9 +205,7 @@ func TestUnadmittedUsers(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.silentTotal
 	}
-	if k := pending(); k != 1 {
-		t.Errorf("%d of 1 not admitted", k)
-	}
+	try.Equal(t, pending(), 1, "not admitted")
 	s.conn.(subsys.Admitter).Admit()
 	try.Equal(t, pending(), 0, "not admitted after Admit")
 	exe.Kill()

@@ -62,9 +62,7 @@ func TestLocalBuffers(t *testing.T) {
 			try.OK(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer))
 			want = try.Get(unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt))(t)
 		}))
-		if got != want {
-			t.Errorf("%s: a buffer of %d bytes, want %d", name, got, want)
-		}
+		try.Equal(t, got, want, "%s: bytes of the buffer", name)
 	}
 }
 
@@ -109,7 +107,5 @@ func TestResendsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Skip("the kernel is older than 6.15:", err)
 	}
-	if most != resendMost {
-		t.Errorf("attempts are up to %d ms apart", most)
-	}
+	try.Equal(t, most, resendMost, "milliseconds between attempts, at most")
 }

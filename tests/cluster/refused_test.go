@@ -75,9 +75,7 @@ func TestKeyChangedWhileAway(t *testing.T) {
 	l.together(l.nodes...)
 	for _, n := range l.nodes {
 		eventually.True(t, "it is over", func() bool { return n.says("no member refuses this node any more") > 0 })
-		if n.says(warned) != 1 {
-			t.Errorf("node %d logs %d times that it is refused", n.i, n.says(warned))
-		}
+		try.Equal(t, n.says(warned), 1, "lines of node %d that it is refused", n.i)
 	}
 	complete(as, own, same)
 }

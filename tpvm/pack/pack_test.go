@@ -328,9 +328,7 @@ func TestAllocs(t *testing.T) {
 					t.Fatalf("got %v, %v, %v", i, f, err)
 				}
 			}
-			if n := testing.AllocsPerRun(100, use); n != 0 {
-				t.Errorf("%v, typed %v: %v allocations", enc, typed, n)
-			}
+			try.Equal(t, testing.AllocsPerRun(100, use), 0, "%v, typed %v: allocations", enc, typed)
 		}
 	}
 }

@@ -36,9 +36,7 @@ func TestAcceptingIsLoggedRarely(t *testing.T) {
 	l := New(NewIdentity(), Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	defer l.Stop()
 	l.accept(&failing{tries: 10 * ratelog.Burst}, nil)
-	if n := strings.Count(log.String(), "directory: accepting"); n != ratelog.Burst {
-		t.Errorf("it was logged %d times", n)
-	}
+	try.Equal(t, strings.Count(log.String(), "directory: accepting"), ratelog.Burst, "lines")
 }
 
 // A Listener that was stopped listens nowhere again, and its path is free after Unlock.

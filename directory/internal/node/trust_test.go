@@ -275,9 +275,7 @@ func TestFalseTCPServers(t *testing.T) {
 	if _, err := dialTCP(t.Context(), tcpScheme+silent.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a silent server: %v", err)
 	}
-	if n := s.served.Load(); n != 0 {
-		t.Errorf("the proper server has served %d connections", n)
-	}
+	try.Equal(t, s.served.Load(), 0, "connections that the proper server has served")
 }
 
 // A process of another user is told that it has no permission, and whose the directory is.

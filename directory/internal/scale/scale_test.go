@@ -123,9 +123,7 @@ func TestAuto(t *testing.T) {
 	if b, err := Bursts(Broadcast, 2*Queue, 1); err != nil || b.Lost == 0 {
 		t.Errorf("nothing is lost where %d answer at once: %+v, %v", 2*Queue, b, err)
 	}
-	if packet != mux.MaxPayload {
-		t.Errorf("a packet carries %d bytes", mux.MaxPayload)
-	}
+	try.Equal(t, packet, mux.MaxPayload, "bytes of a packet")
 }
 
 // The page can be written, and the one in docs has the present constants. If it has not, run "make

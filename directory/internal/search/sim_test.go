@@ -27,9 +27,7 @@ func TestCost(t *testing.T) {
 			if r.Found || !r.Definite() || r.Covered != n {
 				t.Errorf("%d nodes, fan %d: %+v", n, fan, r)
 			}
-			if s.Sent != 2*(n-1) {
-				t.Errorf("%d nodes, fan %d: a no took %d messages", n, fan, s.Sent)
-			}
+			try.Equal(t, s.Sent, 2*(n-1), "%d nodes, fan %d: messages of a no", n, fan)
 			holder.Has = gold
 			for _, first := range [][]resource.NodeID{nil, {holder.ID}, {s.IDs[0], s.IDs[1]}} {
 				try.OK(t, s.Drain())

@@ -161,9 +161,7 @@ func TestMayTakesTurns(t *testing.T) {
 			seen[id] = true
 		}
 	}
-	if len(seen) != 50 {
-		t.Errorf("%d of 50 are ever asked", len(seen))
-	}
+	try.Equal(t, len(seen), 50, "nodes that are ever asked")
 	if who := f.May(new(resource.List)); who != nil {
 		t.Errorf("everything may be at %v", who)
 	}

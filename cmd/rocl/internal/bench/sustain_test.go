@@ -54,9 +54,7 @@ func TestSustain(t *testing.T) {
 			t.Errorf("%s: %s is not measured", b.transport, b.what)
 		}
 	}
-	if len(all) != want {
-		t.Errorf("%d are measured, not %d", len(all), want)
-	}
+	try.Equal(t, len(all), want, "measurements")
 	drawing := must(os.ReadFile(plot))
 	try.Check(t, xml.Unmarshal(drawing, new(struct{})), "%s", plot)
 	bars := bytes.Count(drawing, []byte("<rect "))
@@ -65,12 +63,8 @@ func TestSustain(t *testing.T) {
 	}
 	var text, table strings.Builder
 	try.OK(t, errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)))
-	if n := strings.Count(text.String(), "\n"); n != want+1 {
-		t.Errorf("%d lines:\n%s", n, text.String())
-	}
-	if n := strings.Count(table.String(), "\n|"); n != want+2 {
-		t.Errorf("%d rows:\n%s", n, table.String())
-	}
+	try.Equal(t, strings.Count(text.String(), "\n"), want+1, "lines of\n%s", &text)
+	try.Equal(t, strings.Count(table.String(), "\n|"), want+2, "rows of\n%s", &table)
 }
 
 // A share of nothing is 0, and the mean is that of both shares.

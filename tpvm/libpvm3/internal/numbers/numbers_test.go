@@ -44,13 +44,9 @@ func TestNumbers(t *testing.T) {
 		seen[first] = true
 		fresh := New(cs[1], "vm") // a process that has not learned any numbers
 		for _, n := range append(ns, fresh) {
-			if i, err := n.Number(ctx, id); err != nil || i != first {
-				t.Errorf("%v has the number %#x, and %#x for another process: %v", id, first, i, err)
-			}
+			try.Gives(n.Number(ctx, id))(t, first, "the number of %v", id)
 		}
-		if got, err := New(cs[1], "vm").Task(ctx, first); err != nil || got != id {
-			t.Errorf("%#x is %v, not %v: %v", first, got, id, err)
-		}
+		try.Gives(New(cs[1], "vm").Task(ctx, first))(t, id, "%#x", first)
 	}
 	try.Fails(ns[0].Task(ctx, 1<<18|1<<17+12345))(t, rocl.ErrNotFound, "a number that no task has")
 	// A second claim of the same number fails.
