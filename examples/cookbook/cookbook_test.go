@@ -48,7 +48,10 @@ func TestServerEnds(t *testing.T) {
 	defer stop()
 	cluster := rocltest.Cluster(t, 2) // two nodes in memory, closed as the test ends
 	client, first, second := cluster.Open(0), cluster.Open(1), cluster.Open(1)
-	silent := try.Get(first.Register(ctx, rocl.Attrs{"service": "upper"}))(t)
+	silent, err := first.Register(ctx, rocl.Attrs{"service": "upper"})
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	answers := make(chan string, 1)
 	go func() {
@@ -64,14 +67,20 @@ func TestServerEnds(t *testing.T) {
 	served := make(chan error, 1)
 	serve, end := context.WithCancel(ctx)
 	go func() { served <- ServeUpper(serve, second) }()
-	try.Get(client.Await(ctx, rocl.Match{"service": "upper"}, 2))(t)
+	if _, err := client.Await(ctx, rocl.Match{"service": "upper"}, 2); err != nil {
+		t.Fatal(err)
+	}
 	if err := first.Close(); err != nil { // for the client this is as if the process were killed
 		t.Fatal(err)
 	}
 
-	try.Equal(t, <-answers, "HELLO", "the answer")
+	if got := <-answers; got != "HELLO" {
+		t.Errorf("the answer is %q", got)
+	}
 	end()
-	try.Check(t, <-served)
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestPatience calls a server that never replies, with a deadline of an hour. In a bubble of
