@@ -94,8 +94,8 @@ func Fails(results ...any) func(t TB, kind error, what ...any) {
 func Rejects(results ...any) func(t TB, what ...any) {
 	return func(t TB, what ...any) {
 		t.Helper()
-		if last(results) == nil {
-			t.Error(prefix(what) + "no error")
+		if err := last(results); err == nil {
+			t.Error(prefix(what) + fmt.Sprintf("%v, want an error", err))
 		}
 	}
 }
