@@ -33,7 +33,7 @@ type TB interface {
 func OK(t TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
-		t.Fatal(prefix(what) + err.Error())
+		t.Fatal(fmt.Errorf("%s%w", prefix(what), err))
 	}
 }
 
@@ -41,7 +41,7 @@ func OK(t TB, err error, what ...any) {
 func Check(t TB, err error, what ...any) {
 	t.Helper()
 	if err != nil {
-		t.Error(prefix(what) + err.Error())
+		t.Error(fmt.Errorf("%s%w", prefix(what), err))
 	}
 }
 
