@@ -15,7 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/spin"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -65,17 +65,17 @@ func (p *pipe) Ready(subsys.Readiness) (frames int, again bool) {
 	return n, n == p.most
 }
 
-func (p *pipe) write(n int) { must.Get(unix.Write(p.w, make([]byte, n))) }
+func (p *pipe) write(t *testing.T, n int) { try.Works(unix.Write(p.w, make([]byte, n)))(t) }
 
 // polling returns an Engine that has a connection to poll.
 func polling(t *testing.T, policy spin.Policy, budget time.Duration, got func()) (*Engine, *work, *pipe) {
 	t.Helper()
 	e, w := newEngine(policy, budget)
-	poller := must.Get(e.Start())
+	poller := try.Get(e.Start())(t)
 	var fds [2]int
-	must.OK(unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	p := &pipe{r: fds[0], w: fds[1], most: 64, got: got}
-	must.OK(poller.Add(p.r, p))
+	try.OK(t, poller.Add(p.r, p))
 	t.Cleanup(func() {
 		poller.Remove(p.r)
 		e.Close()
@@ -126,8 +126,8 @@ func TestPolicies(t *testing.T) {
 				before := slept()
 				for range rounds {
 					w = newWaiter(e)
-					late := time.AfterFunc(2*time.Millisecond, func() { p.write(1) })
-					must.OK(e.Wait(context.Background(), w))
+					late := time.AfterFunc(2*time.Millisecond, func() { p.write(t, 1) })
+					try.Check(t, e.Wait(context.Background(), w))
 					late.Stop()
 				}
 				if policy == spin.Always {
@@ -183,7 +183,7 @@ func TestKeeperAcknowledges(t *testing.T) {
 	acknowledged := func(what string, read func()) {
 		t.Helper()
 		before := w.acks.Load()
-		p.write(1)
+		p.write(t, 1)
 		read()
 		eventually.True(t, what, func() bool { return w.acks.Load() > before })
 	}
@@ -226,8 +226,8 @@ func TestLeftUnread(t *testing.T) {
 	for round := range int32(5) {
 		eventually.True(t, "the keeper is parked", e.keeper.isParked.Load)
 		w = newWaiter(e)
-		p.write(n)
-		must.OK(e.Wait(context.Background(), w))
+		p.write(t, n)
+		try.Check(t, e.Wait(context.Background(), w))
 		eventually.True(t, "all is read", func() bool { return read.Load() == (round+1)*n })
 	}
 }
@@ -263,7 +263,7 @@ func TestWokenAreCounted(t *testing.T) {
 					}
 					isFired := make(chan bool)
 					time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, func() {
-						p.write(1)
+						p.write(t, 1)
 						w.Fire()
 						close(isFired)
 					})
@@ -341,12 +341,12 @@ func TestWaitsWithoutPoller(t *testing.T) {
 			t.Errorf("%v, want %v", err, cause)
 		}
 		time.AfterFunc(time.Second, w.Fire)
-		must.OK(e.Wait(context.Background(), w))
+		try.Check(t, e.Wait(context.Background(), w))
 		w.Reset()
 		time.AfterFunc(time.Second, w.nudge)
 		time.AfterFunc(2*time.Second, w.Fire)
 		start := time.Now()
-		must.OK(e.Wait(context.Background(), w))
+		try.Check(t, e.Wait(context.Background(), w))
 		if d := time.Since(start); d != 2*time.Second {
 			t.Errorf("waited for %v", d)
 		}
@@ -380,7 +380,7 @@ func TestLockEndsPolling(t *testing.T) {
 		e, _, _ := polling(t, policy, 0, func() {})
 		w := newWaiter(e)
 		var waits sync.WaitGroup
-		waits.Go(func() { must.OK(e.Wait(context.Background(), w)) })
+		waits.Go(func() { try.Check(t, e.Wait(context.Background(), w)) })
 		eventually.True(t, "a goroutine has the token", e.isDriven)
 		for range 20 {
 			eventually.Returns(t, "Lock", e.Lock)
