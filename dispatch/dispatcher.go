@@ -492,8 +492,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	// A message may have been received whose frame is not worked on to the end. After that the
 	// goodbye acknowledges it; otherwise the sender would report it as undelivered.
-	d.progress.Lock()
-	d.progress.Unlock()
+	d.progress.Settle()
 	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()

@@ -264,8 +264,7 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, ids []resource.GID, 
 		}
 	}
 	if hasLinks { // the token holder may be at work on reports that came before the acknowledgement
-		d.progress.Lock()
-		d.progress.Unlock()
+		d.progress.Settle()
 	}
 	return lost.flushError(ids, waiting, err)
 }

@@ -175,9 +175,9 @@ func TestLocalSpinInVirtualTime(t *testing.T) {
 				go func() {
 					for i := range messages {
 						if i == messages/2 {
-							time.Sleep(time.Hour)
+							time.Sleep(time.Hour) // virtual: the receiver polls meanwhile
 						}
-						must(t, f.SendBytes(t.Context(), 1, 0, numbered(i)))
+						noErr(t, f.SendBytes(t.Context(), 1, 0, numbered(i)))
 					}
 				}()
 				for range messages {
@@ -219,7 +219,7 @@ func TestLocalSenderHeldBack(t *testing.T) {
 		if now := sent.Load(); now != full {
 			t.Errorf("after 1 message received of %d, %d sent at once", full, now-full)
 		}
-		time.Sleep(heldBack)
+		time.Sleep(heldBack) // virtual
 		synctest.Wait()
 		if now := sent.Load(); now != full+1 {
 			t.Errorf("after 1 message received of %d and %v, %d sent", full, heldBack, now-full)

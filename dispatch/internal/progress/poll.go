@@ -275,8 +275,8 @@ type local struct {
 	spin spin.Machine
 }
 
-// localMost is how long PollAlways polls for what comes from within the process, before it parks: in
-// virtual time the sender may wait for that.
+// localMost is how long PollAlways polls for what comes from within the process, before it parks:
+// in virtual time the sender may wait for that.
 const localMost = 10 * time.Millisecond
 
 // A LocalTurn is one time that a goroutine polls for what comes from within the process.

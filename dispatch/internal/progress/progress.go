@@ -149,6 +149,12 @@ func (e *Engine) Unlock() {
 	e.parking.offerToken()
 }
 
+// Settle waits until the goroutine that has the token has worked on what it has read.
+func (e *Engine) Settle() {
+	e.Lock()
+	defer e.Unlock()
+}
+
 // PortLock returns the token for ports. What is due when they unlock it is acknowledged after a
 // tick: a port without a poller has no keeper.
 func (e *Engine) PortLock() sync.Locker { return portLock{e} }

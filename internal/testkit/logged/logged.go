@@ -16,6 +16,7 @@ type Log struct {
 	b  bytes.Buffer
 }
 
+// Write implements io.Writer.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
