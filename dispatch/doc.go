@@ -71,8 +71,8 @@
 // A goroutine that waits for a message, for credit or for room makes progress: it reads what has
 // arrived for all of its context and delivers it. Package internal/progress has how it waits, and
 // which waiting goroutine has the progress token. A waiter of this package embeds a
-// progress.Waiter, and has what the goroutine waits for. The type written says what the token holder does besides
-// polling: it writes what links have queued, and acknowledges.
+// progress.Waiter, and has what the goroutine waits for. The type written says what the token
+// holder does besides polling: it writes what links have queued, and acknowledges.
 //
 // # Which goroutine runs what
 //
