@@ -170,20 +170,7 @@ func (r *Resource) Peek(sel ...Select) (Envelope, error) {
 // an error. Any other error of [Resource.Recv] is yielded once and ends the loop. The loop body
 // releases each message.
 func (r *Resource) Messages(ctx context.Context, sel ...Select) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		for {
-			m, err := r.Recv(ctx, sel...)
-			if err != nil {
-				if ctx.Err() == nil && !errors.Is(err, dispatch.ErrClosed) {
-					yield(nil, err)
-				}
-				return
-			}
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
+	return r.box.Messages(ctx, sel...)
 }
 
 // Waiting returns the number of messages in the mailbox, and their bytes as counted against its

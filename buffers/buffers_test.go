@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 )
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func get(t testing.TB, p *Pool, n int) *Buffer {
 	t.Helper()
-	b := must.Get(p.Get(n))
+	b := try.Get(p.Get(n))(t)
 	if b.Len() != n || len(b.Bytes()) != n || b.Cap() < n || b.Refs() != 1 || b.State() != Owned {
 		t.Fatalf("a buffer of %d, cap %d, refs %d, %v for %d bytes", b.Len(), b.Cap(), b.Refs(), b.State(), n)
 	}
@@ -37,7 +37,7 @@ func getAll(t testing.TB, p *Pool, n int) (all []*Buffer) {
 		if errors.Is(err, ErrLimit) {
 			return all
 		}
-		must.OK(err)
+		try.OK(t, err)
 		all = append(all, b)
 	}
 }
@@ -51,9 +51,7 @@ func releaseAll(all []*Buffer) {
 // wantNothingLeft closes a pool whose buffers were all released. It unmaps all memory.
 func wantNothingLeft(t testing.TB, p *Pool) {
 	t.Helper()
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Close())
 	if s := p.Stats(); s.Mapped != 0 || s.Arenas != 0 || s.InUse != 0 {
 		t.Errorf("after the end: %+v", s)
 	}
@@ -100,7 +98,7 @@ func TestAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"get": func(t *rapid.T) {
 				n := rapid.SampledFrom(sizes).Draw(t, "n")
-				b := must.Get(p.Get(n))
+				b := try.Get(p.Get(n))(t)
 				mark(b.Bytes(), next)
 				hs = append(hs, &held{b, next, 1})
 				next++
@@ -144,7 +142,7 @@ func TestAgainstModel(t *testing.T) {
 				h.b.Release()
 			}
 		}
-		must.OK(p.Close())
+		try.OK(t, p.Close())
 		if s := p.Stats(); s.InUse != 0 || s.DoubleReleases != 0 || s.Mapped != 0 {
 			t.Fatalf("%+v after all was released", s)
 		}
@@ -185,9 +183,7 @@ func TestLimit(t *testing.T) {
 	}
 	releaseAll(bs)
 	wantNothingLeft(t, p)
-	if _, err := p.Get(1); !errors.Is(err, ErrClosed) {
-		t.Errorf("get from a closed pool: %v", err)
-	}
+	try.Fails(p.Get(1))(t, ErrClosed, "get from a closed pool")
 }
 
 // Memory cut for buffers of one size serves another size when none of these buffers is in use.
@@ -195,17 +191,12 @@ func TestLimitAcrossSizes(t *testing.T) {
 	p := New(WithLimit(1 << 20))
 	for round := range 3 {
 		for _, n := range []int{64, 100_000, 4096, 1 << 20, 700} {
-			b, err := p.Get(n)
-			if err != nil {
-				t.Fatalf("round %d, %d bytes: %v", round, n, err)
-			}
+			b := try.Get(p.Get(n))(t, "round %d, %d bytes", round, n)
 			b.Release()
 		}
 	}
 	small := get(t, p, 64)
-	if _, err := p.Get(1 << 20); !errors.Is(err, ErrLimit) {
-		t.Errorf("the whole limit while a buffer is out: %v", err)
-	}
+	try.Fails(p.Get(1<<20))(t, ErrLimit, "the whole limit while a buffer is out")
 	small.Release()
 	wantNothingLeft(t, p)
 }
@@ -219,16 +210,14 @@ func TestGetWaitNeverFits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(WithLimit(64 << 10))
 		defer p.Close()
-		if _, err := p.GetWait(t.Context(), 64<<10+1); !errors.Is(err, ErrTooLarge) {
-			t.Error(err)
-		}
+		try.Fails(p.GetWait(t.Context(), 64<<10+1))(t, ErrTooLarge)
 		p.ReserveForGood(8 << 10)
 		if _, err := p.GetWait(t.Context(), 48<<10+1); !errors.Is(err, ErrTooLarge) || !errors.Is(err, ErrLimit) {
 			t.Error(err)
 		}
 		p.Reserve(8 << 10)
 		time.AfterFunc(time.Hour, func() { p.Reserve(-8 << 10) })
-		must.Get(p.GetWait(t.Context(), 48<<10)).Release()
+		try.Get(p.GetWait(t.Context(), 48<<10))(t).Release()
 	})
 }
 
@@ -244,7 +233,7 @@ func TestMisuse(t *testing.T) {
 	late := b.Retain()
 	var all []*Buffer
 	for range 1000 {
-		c := must.Get(p.Get(64))
+		c := try.Get(p.Get(64))(t)
 		if c == late {
 			t.Fatal("a buffer with a holder was handed out")
 		}
@@ -276,13 +265,9 @@ func TestGetWait(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := p.GetWait(ctx, 64<<10); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		try.Fails(p.GetWait(ctx, 64<<10))(t, context.DeadlineExceeded)
 		c.Release()
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, p.Close())
 	})
 }
 
@@ -313,7 +298,7 @@ func TestRegistrar(t *testing.T) {
 	p := New()
 	a, large := get(t, p, 10), get(t, p, 3<<20)
 	var r registrar
-	must.OK(p.Register(&r))
+	try.OK(t, p.Register(&r))
 	b := get(t, p, 5<<20)
 	if int64(r.bytes) != p.Stats().Mapped {
 		t.Errorf("%d bytes registered, %d mapped", r.bytes, p.Stats().Mapped)
@@ -322,9 +307,7 @@ func TestRegistrar(t *testing.T) {
 	b.Release()
 	large.Release()
 	p.Close()
-	if r.bytes != 0 {
-		t.Errorf("%d bytes still registered", r.bytes)
-	}
+	try.Equal(t, r.bytes, 0, "bytes still registered")
 }
 
 func TestNoAllocs(t *testing.T) {
@@ -393,9 +376,7 @@ func TestLastLargeOne(t *testing.T) {
 		return p.waiting > 0
 	})
 	b.Release()
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-got)
 	if b = get(t, p, 2<<20); !debugging { // a rocldebug build panics
 		defer func() {
 			if n := p.Stats().DoubleReleases; n != 1 {
@@ -419,9 +400,7 @@ func TestLargeWhileClosing(t *testing.T) {
 				for i := 0; ; i++ {
 					b, err := p.Get(2<<20 + i%3*pageSize)
 					if err != nil {
-						if !errors.Is(err, ErrClosed) {
-							t.Error(err)
-						}
+						try.Fails(err)(t, ErrClosed)
 						return
 					}
 					b.Bytes()[0] = 1
@@ -462,7 +441,7 @@ func TestReserve(t *testing.T) {
 		t.Fatalf("%d buffers, %d bytes unused", len(out), p.Unused())
 	}
 	for range 8 {
-		out = append(out, must.Get(p.GetReserved(64<<10)))
+		out = append(out, try.Get(p.GetReserved(64<<10))(t))
 	}
 	if _, err := p.GetReserved(1); !errors.Is(err, ErrLimit) {
 		t.Fatalf("beyond the limit: %v", err)
@@ -472,16 +451,12 @@ func TestReserve(t *testing.T) {
 	p.Await(2, func() { calls += 100 })
 	p.Unawait(2)
 	releaseAll(out[8:])
-	if calls != 1 {
-		t.Errorf("calls of the waiter that is left, and 100 for each of the other: %d", calls)
-	}
+	try.Equal(t, calls, 1, "calls of the waiter that is left")
 	if _, err := p.Get(1); !errors.Is(err, ErrLimit) {
 		t.Fatalf("what is reserved: %v", err)
 	}
 	p.Reserve(-1 << 19)
 	releaseAll(out[:8])
 	get(t, p, 1<<20).Release() // all of it
-	if p.Unused() != 1<<20 {
-		t.Errorf("%d unused", p.Unused())
-	}
+	try.Equal(t, p.Unused(), 1<<20, "unused")
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func caught(f func()) (s string) {
@@ -27,9 +29,7 @@ func TestDebugNamesPlaces(t *testing.T) {
 	b, _ = p.Get(64)
 	mem := b.Bytes()
 	b.Release()
-	if mem[0] != poison {
-		t.Error("released memory is not poisoned")
-	}
+	try.Equal(t, mem[0], poison, "released memory is not poisoned")
 	mem[3] = 1
 	if s := caught(func() { // the free list is first in, last out: drain it
 		for range 10_000 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A large buffer is given beside a reservation that lasts and small buffers that nothing releases.
@@ -58,7 +58,7 @@ func TestDiscount(t *testing.T) {
 	if b, err := p.Get(1 << 20); err == nil {
 		t.Errorf("Get gave %d bytes beyond the limit", b.Len())
 	}
-	more := must.Get(p.GetReserved(3 << 19))
+	more := try.Get(p.GetReserved(3 << 19))(t)
 	if b, err := p.GetReserved(3 << 19); err == nil {
 		t.Errorf("%d bytes more than the discounted buffer has", b.Len())
 	}
@@ -69,8 +69,6 @@ func TestDiscount(t *testing.T) {
 	}
 	more.Release()
 	again := get(t, p, 3<<19)
-	if p.Left() != p.Unused() {
-		t.Error("a buffer that is used again is discounted")
-	}
+	try.Equal(t, p.Left(), p.Unused(), "a buffer that is used again is discounted")
 	again.Release()
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Buffers of a shared pool lie in files that can be mapped elsewhere, at the place that Locate
@@ -19,9 +19,7 @@ func TestShare(t *testing.T) {
 	if err := p.Share(); err != nil {
 		t.Skip(err)
 	}
-	if err := p.Share(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Share())
 	if _, _, ok := old.Locate(old.Bytes()); ok {
 		t.Error("private memory has a place")
 	}
@@ -34,10 +32,8 @@ func TestShare(t *testing.T) {
 		if !ok || a.FD < 0 {
 			t.Fatalf("%d bytes have no place", n)
 		}
-		view := must.Get(memfd.Open(a.FD, len(a.Mem)))
-		if view[off+9] != 42 {
-			t.Errorf("%d bytes are not where they are said to be", n)
-		}
+		view := try.Get(memfd.Open(a.FD, len(a.Mem)))(t)
+		try.Equal(t, view[off+9], 42, "where %d bytes are said to be", n)
 		memfd.Unmap(view)
 		if _, _, ok := b.Locate(make([]byte, 8)); ok {
 			t.Error("memory outside has a place")
@@ -73,9 +69,7 @@ func TestBorrow(t *testing.T) {
 		t.Error("it went back while it was held")
 	}
 	s.Release()
-	if back != 1 {
-		t.Errorf("it went back %d times", back)
-	}
+	try.Equal(t, back, 1, "returns")
 	wantNothingLeft(t, p)
 	if get(t, New(), 10).ReadOnly() {
 		t.Error("own memory is read-only")
@@ -124,7 +118,7 @@ func TestAbandonedArena(t *testing.T) {
 	if _, _, same := all[3].Locate(a.Mem); !ok || !same {
 		t.Fatal("the buffers are not in one arena")
 	}
-	view := must.Get(memfd.Open(a.FD, len(a.Mem)))
+	view := try.Get(memfd.Open(a.FD, len(a.Mem)))(t)
 	defer memfd.Unmap(view)
 	all[1].Bytes()[0] = 42
 	all[0].Release()
@@ -150,9 +144,7 @@ func TestAbandonedArena(t *testing.T) {
 	if isMapped() {
 		t.Error("the arena is mapped though nothing in it is held")
 	}
-	if view[off] != 42 {
-		t.Error("what a reader has mapped has changed")
-	}
+	try.Equal(t, view[off], 42, "what a reader has mapped has changed")
 }
 
 // A lender is told each time whether its memory may still be read.

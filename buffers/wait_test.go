@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A buffer that is sent to several targets is being sent until the last send ends.
 func TestSeveralSends(t *testing.T) {
 	p := buffers.New()
 	defer p.Close()
-	b := must.Get(p.Get(10))
+	b := try.Get(p.Get(10))(t)
 	b.BeginSend()
 	b.BeginSend()
 	b.SetDelivered() // a third one, within the process
@@ -31,7 +31,7 @@ func TestSeveralSends(t *testing.T) {
 		t.Errorf("the buffer is %v", b.State())
 	}
 	b.Release()
-	if b = must.Get(p.Get(10)); b.State() != buffers.Owned {
+	if b = try.Get(p.Get(10))(t); b.State() != buffers.Owned {
 		t.Fatalf("a buffer that is used again is %v", b.State())
 	}
 	b.Release()
@@ -41,7 +41,7 @@ func TestSeveralSends(t *testing.T) {
 func TestWait(t *testing.T) {
 	p := buffers.New()
 	defer p.Close()
-	b := must.Get(p.Get(10))
+	b := try.Get(p.Get(10))(t)
 	for range 1000 {
 		b.BeginSend()
 		b.BeginSend()
@@ -49,9 +49,7 @@ func TestWait(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if err := b.Wait(context.Background()); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, b.Wait(context.Background()))
 			})
 			wg.Go(func() {
 				if err := b.Wait(ctx); err != nil && !errors.Is(err, context.Canceled) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A large buffer that needs new memory is not made once ctx has ended, and the pool stays usable. A
@@ -21,23 +21,16 @@ func TestGetWithin(t *testing.T) {
 	cancel(ended)
 	for _, n := range []int{1 << 10, 1 << 20, 4 << 20} {
 		for _, get := range []func(context.Context, int) (*Buffer, error){p.GetWithin, p.GetWait} {
-			b, err := get(ctx, n)
-			if err != nil {
-				t.Fatalf("%d bytes of new memory: %v", n, err)
-			}
+			b := try.Get(get(ctx, n))(t, "%d bytes of new memory", n)
 			defer b.Release()
 		}
 	}
 	for _, n := range []int{5 << 20, 64 << 20} {
-		if _, err := p.GetWithin(ctx, n); !errors.Is(err, ended) {
-			t.Errorf("%d bytes: %v", n, err)
-		}
-		if _, err := p.GetWait(ctx, n); !errors.Is(err, ended) {
-			t.Errorf("%d bytes: %v", n, err)
-		}
-		b := must.Get(p.Get(n))
+		try.Fails(p.GetWithin(ctx, n))(t, ended, "%d bytes", n)
+		try.Fails(p.GetWait(ctx, n))(t, ended, "%d bytes", n)
+		b := try.Get(p.Get(n))(t)
 		b.Release()
-		must.Get(p.GetWithin(ctx, n)).Release() // the memory is mapped
+		try.Get(p.GetWithin(ctx, n))(t).Release() // the memory is mapped
 	}
 }
 
@@ -47,9 +40,7 @@ func shared(t *testing.T, p *Pool) *Pool {
 		t.Skip(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, p.Close())
 	})
 	return p
 }
@@ -109,12 +100,8 @@ func TestMappingFails(t *testing.T) {
 			synctest.Wait()
 			cancel()
 		})
-		if _, err := p.GetWithin(asked{ctx, use}, 32<<20); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
+		try.Fails(p.GetWithin(asked{ctx, use}, 32<<20))(t, context.Canceled)
+		try.Check(t, <-got)
 	})
 }
 
@@ -122,13 +109,9 @@ func TestMappingFails(t *testing.T) {
 func TestCloseWhileMapping(t *testing.T) {
 	p := shared(t, New())
 	use := sync.OnceFunc(func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, p.Close())
 	})
-	if _, err := p.GetWithin(asked{t.Context(), use}, 32<<20); !errors.Is(err, ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(p.GetWithin(asked{t.Context(), use}, 32<<20))(t, ErrClosed)
 	if s := p.Stats(); s.Mapped != 0 || s.Arenas != 0 || s.InUse != 0 {
 		t.Errorf("%+v", s)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A buffer has the length of what was written, whatever length it was made with and
@@ -26,12 +26,8 @@ func TestWrite(t *testing.T) {
 	for range 2 { // the second is the first one's memory
 		b := get(t, p, 100)
 		fmt.Fprintf(b, "%d and ", 7)
-		if n, err := b.WriteString("eight"); n != 5 || err != nil {
-			t.Errorf("%d, %v", n, err)
-		}
-		if string(b.Bytes()) != "7 and eight" {
-			t.Errorf("the buffer is %q", b.Bytes())
-		}
+		try.Gives(b.WriteString("eight"))(t, 5)
+		try.Equal(t, string(b.Bytes()), "7 and eight")
 		if n, err := b.Write(nil); n != 0 || err != nil || b.Len() != 11 {
 			t.Errorf("nothing: %d, %v, %d bytes", n, err, b.Len())
 		}
@@ -51,16 +47,12 @@ func TestWriteAfterResize(t *testing.T) {
 	b := get(t, p, 100)
 	defer b.Release()
 	copy(b.Bytes(), "head")
-	must.OK(b.Resize(4))
+	try.OK(t, b.Resize(4))
 	b.WriteString(" tail")
-	if string(b.Bytes()) != "head tail" {
-		t.Errorf("the buffer is %q", b.Bytes())
-	}
-	must.OK(b.Resize(0))
+	try.Equal(t, string(b.Bytes()), "head tail")
+	try.OK(t, b.Resize(0))
 	b.WriteString("x")
-	if string(b.Bytes()) != "x" {
-		t.Errorf("the buffer is %q", b.Bytes())
-	}
+	try.Equal(t, string(b.Bytes()), "x")
 	s := b.Slice(0, 1)
 	defer s.Release()
 	if n, err := s.WriteString("yz"); n != 1 || !errors.Is(err, io.ErrShortWrite) || string(b.Bytes()) != "y" {
@@ -82,9 +74,7 @@ func TestWriteFull(t *testing.T) {
 	if n, err := b.Write([]byte("x")); n != 0 || !errors.Is(err, io.ErrShortWrite) || b.Len() != b.Cap() {
 		t.Errorf("to a full one: %d, %v", n, err)
 	}
-	if n, err := b.Write(nil); n != 0 || err != nil {
-		t.Errorf("nothing to a full one: %d, %v", n, err)
-	}
+	try.Gives(b.Write(nil))(t, 0, "nothing to a full one")
 }
 
 func TestWriteReadOnly(t *testing.T) {

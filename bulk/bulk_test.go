@@ -191,9 +191,7 @@ func TestSegments(t *testing.T) {
 		}
 		try.Fails(origin.Expose(bulk.ReadOnly, bulk.Buffer(nil)))(t, bulk.ErrRange) // no buffer
 		for _, r := range []bulk.Rights{0, 4, 255} {
-			if _, err := origin.Expose(r, bulk.Bytes(nil)); !errors.Is(err, bulk.ErrRights) {
-				t.Errorf("%v: %v", r, err)
-			}
+			try.Fails(origin.Expose(r, bulk.Bytes(nil)))(t, bulk.ErrRights, "%v", r)
 		}
 		none := expose(t, origin, bulk.ReadWrite, bulk.Bytes(nil), bulk.Bytes([]byte{}))
 		h := none.Handle()
@@ -267,12 +265,8 @@ func TestRangeErrors(t *testing.T) {
 			if n, err := target.Push(deadline(t), h, x.off, make([]byte, x.n)); n != 0 || !errors.Is(err, bulk.ErrRange) {
 				t.Errorf("push %v: %v", x, err)
 			}
-			if _, err := target.View(deadline(t), h, x.off, int(x.n)); !errors.Is(err, bulk.ErrRange) {
-				t.Errorf("view %v: %v", x, err)
-			}
-			if _, err := h.Slice(x.off, x.n); !errors.Is(err, bulk.ErrRange) {
-				t.Errorf("slice %v: %v", x, err)
-			}
+			try.Fails(target.View(deadline(t), h, x.off, int(x.n)))(t, bulk.ErrRange, "view %v", x)
+			try.Fails(h.Slice(x.off, x.n))(t, bulk.ErrRange, "slice %v", x)
 		}
 		try.Fails(target.View(deadline(t), h, 2, -1))(t, bulk.ErrRange)
 	})
@@ -291,9 +285,7 @@ func TestRights(t *testing.T) {
 			for _, wants := range all {
 				h, err := r.Handle().Narrow(wants)
 				if wants&^has != 0 {
-					if !errors.Is(err, bulk.ErrRights) {
-						t.Errorf("%v to %v: %v", has, wants, err)
-					}
+					try.Fails(err)(t, bulk.ErrRights, "%v to %v", has, wants)
 					continue
 				}
 				if err != nil || h.Rights() != wants {
@@ -361,9 +353,7 @@ func TestForgedHandles(t *testing.T) {
 		pulls(t, target, part, 0, mem[15:35])
 		one := try.Get(part.Slice(0, 1))(t)
 		try.Fails(one.Slice(0, 0))(t, bulk.ErrNarrow)
-		if same, err := one.Slice(0, 1); err != nil || same != one {
-			t.Error(err)
-		}
+		try.Gives(one.Slice(0, 1))(t, one)
 		last := atSteps + 3*stepLen
 		for name, f := range map[string]func(p []byte){
 			"a byte earlier":      func(p []byte) { p[last]-- },
@@ -378,9 +368,7 @@ func TestForgedHandles(t *testing.T) {
 			"more steps":          func(p []byte) { p[atDepth]++; copy(p[last+stepLen:], p[last:last+stepLen]) },
 			"another first range": func(p []byte) { p[atSteps+8]++ },
 		} {
-			if err := pull(forge(t, part, f)); !errors.Is(err, bulk.ErrKey) {
-				t.Errorf("%s: %v", name, err)
-			}
+			try.Fails(pull(forge(t, part, f)))(t, bulk.ErrKey, "%s", name)
 		}
 		for _, depth := range []byte{5, 6, 255} {
 			h := forge(t, part, func(p []byte) { p[atDepth] = depth })
@@ -396,9 +384,7 @@ func TestForgedHandles(t *testing.T) {
 			"over the edge": func(h bulk.Handle) bulk.Handle { return bulk.Widen(h, 16, math.MaxUint64, bulk.ReadOnly) },
 		} {
 			h := widen(part)
-			if err := bulk.Ask(deadline(t), target.Endpoint, h, 0, 1); !errors.Is(err, bulk.ErrKey) {
-				t.Errorf("widened, %s: %v", name, err)
-			}
+			try.Fails(bulk.Ask(deadline(t), target.Endpoint, h, 0, 1))(t, bulk.ErrKey, "widened, %s", name)
 		}
 		// A key of another region, or for another endpoint.
 		try.Fails(pull(forge(t, whole, func(p []byte) {
@@ -443,9 +429,7 @@ func TestForwardedHandle(t *testing.T) {
 		if err == nil {
 			h, err = h.Narrow(bulk.ReadOnly)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		text, err := h.MarshalText()
 		var got bulk.Handle
 		if err == nil {
@@ -455,9 +439,7 @@ func TestForwardedHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, bad := range []string{"", "x", "!", string(text[1:]), string(text) + "AAAA"} {
-			if err := new(bulk.Handle).UnmarshalText([]byte(bad)); !errors.Is(err, rocl.ErrValue) {
-				t.Errorf("%q: %v", bad, err)
-			}
+			try.Fails(new(bulk.Handle).UnmarshalText([]byte(bad)))(t, rocl.ErrValue, "%q", bad)
 		}
 		p := make([]byte, 500_000)
 		if _, err := c.Pull(deadline(t), got, 0, p); err != nil || !bytes.Equal(p, counting(1 << 20)[1000:501_000]) {
@@ -599,9 +581,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 						_, err := f()
 						once.Do(begun.Done)
 						if err != nil {
-							if !errors.Is(err, bulk.ErrRevoked) {
-								t.Error(err)
-							}
+							try.Fails(err)(t, bulk.ErrRevoked)
 							return
 						}
 					}
@@ -611,7 +591,7 @@ func TestRevokeDuringTransfers(t *testing.T) {
 			ones := bytes.Repeat([]byte{1}, n)
 			repeat(func() (int64, error) { return target.Push(deadline(t), written.Handle(), 0, ones) })
 			begun.Wait()
-			try.OK(t, written.Revoke(deadline(t)), read.Revoke(deadline(t)))
+			try.OK(t, errors.Join(written.Revoke(deadline(t)), read.Revoke(deadline(t))))
 			was := byte(round + 2)
 			for i := range mem {
 				source[i], mem[i] = was, was // under -race this is seen if anything still reads or writes it
@@ -674,9 +654,7 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 				r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(want))
 				most := memory / 4 / piece
 				for p, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.Depth(32), bulk.PieceSize(piece)) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					try.OK(t, err)
 					if ahead := int64(origin.Stats().Reads) - p.Off/piece; ahead > most {
 						t.Fatalf("%d pieces at a time, at most %d fit", ahead, most)
 					}
@@ -692,9 +670,7 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 							}
 							off += piece
 						}
-						if off != n {
-							t.Errorf("%d bytes", off)
-						}
+						try.Equal(t, off, n, "bytes")
 					})
 				}
 				loops.Wait()
@@ -718,9 +694,7 @@ func TestPipeline(t *testing.T) {
 			var off int64
 			reads := origin.Stats().Reads
 			for p, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.Depth(x[0]), bulk.PieceSize(x[1])) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 				if p.Off != off || !bytes.Equal(p.Bytes(), want[off:off+int64(len(p.Bytes()))]) {
 					t.Fatal("another piece at", p.Off)
 				}
@@ -729,9 +703,7 @@ func TestPipeline(t *testing.T) {
 					t.Fatalf("%d pieces at %d", ahead, p.Off)
 				}
 			}
-			if off != n {
-				t.Errorf("%d bytes", off)
-			}
+			try.Equal(t, off, n, "bytes")
 		}
 		count := 0
 		for range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), bulk.PieceSize(1000)) {
@@ -746,9 +718,7 @@ func TestPipeline(t *testing.T) {
 			cancel()
 			last = err
 		}
-		if !errors.Is(last, context.Canceled) {
-			t.Error(last)
-		}
+		try.Fails(last)(t, context.Canceled)
 		func() {
 			defer func() { _ = recover() }()
 			for range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle()) {
@@ -757,15 +727,11 @@ func TestPipeline(t *testing.T) {
 		}()
 		for _, o := range []bulk.Option{bulk.Depth(0), bulk.PieceSize(0), bulk.PieceSize(math.MaxInt)} {
 			for _, err := range bulk.Pipeline(deadline(t), target.Endpoint, r.Handle(), o) {
-				if !errors.Is(err, bulk.ErrRange) {
-					t.Error(err)
-				}
+				try.Fails(err)(t, bulk.ErrRange)
 			}
 		}
 		try.Check(t, r.Revoke(deadline(t)))
-		if n := bulk.InFlight(target.Endpoint); n != 0 {
-			t.Errorf("%d transfers are still counted", n)
-		}
+		try.Equal(t, bulk.InFlight(target.Endpoint), 0, "transfers are still counted")
 	})
 }
 

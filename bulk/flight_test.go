@@ -2,7 +2,11 @@
 
 package bulk
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
+)
 
 // Simultaneous transfers share the limit of bytes in progress. Each has at least one piece, and a
 // single transfer has what it wants.
@@ -22,8 +26,6 @@ func TestFlightDepth(t *testing.T) {
 	} {
 		var f flight
 		f.transfers.Store(x.transfers)
-		if got := f.depth(x.piece, x.wanted); got != x.want {
-			t.Errorf("%+v: %d", x, got)
-		}
+		try.Equal(t, f.depth(x.piece, x.wanted), x.want, "%+v", x)
 	}
 }

@@ -184,9 +184,7 @@ func TestHostileOffers(t *testing.T) {
 		"a key that was not given":     {bulk.HandleOf(origin.ID(), n), own, 0, 0, n, n, bulk.ErrKey},
 		"no bytes":                     {h, own, n, 0, 0, 0, nil},
 	} {
-		if err := bulk.Offer(deadline(t), target.Endpoint, x.to, x.from, x.off, x.at, x.n, x.size); !errors.Is(err, x.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		try.Fails(bulk.Offer(deadline(t), target.Endpoint, x.to, x.from, x.off, x.at, x.n, x.size))(t, x.want, "%s", name)
 	}
 	try.Check(t, bulk.Offer(deadline(t), target.Endpoint, scratch, own, 0, 0, n, n)) // an honest offer
 	if err := r.Revoke(deadline(t)); err != nil || !isZero(mem) {

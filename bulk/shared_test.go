@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,28 +18,11 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
-
-// A lockedBuffer is a log that a test reads while other goroutines write it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
-}
 
 // hook replaces the function that reads the memory of other processes until the end of the test.
 // Endpoints must be opened after it, so that they are closed before.
@@ -132,8 +114,8 @@ func TestPlainMemoryDenied(t *testing.T) {
 				tried.Add(1)
 				return errors.Join(read(), test.deny(local))
 			})
-			var log lockedBuffer
-			origin, target := sharing(t, bulk.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			var log logged.Log
+			origin, target := sharing(t, bulk.WithLogger(log.Logger()))
 			mem, pushed, memory := counting(n + 1)[1:], counting(n), origin
 			want := bytes.Clone(mem)
 			r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
@@ -173,9 +155,7 @@ func TestPlainMemoryFailsInTheMidst(t *testing.T) {
 	mem := counting(16 << 20)
 	r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(mem))
 	pulls(t, target, r.Handle(), 0, mem)
-	if target.Stats().Denied != 0 {
-		t.Error("the origin is remembered as denied")
-	}
+	try.Equal(t, target.Stats().Denied, 0, "the origin is remembered as denied")
 }
 
 // reader lets a target begin to read plain memory of a region into got, and returns a function that
@@ -230,9 +210,7 @@ func TestReleaseWhileRead(t *testing.T) {
 	origin, _, r, tr, _, goOn := reader(t)
 	r.Release()
 	r.Release()
-	if got := origin.Retired(); got != 1 {
-		t.Errorf("%d regions keep their memory", got)
-	}
+	try.Equal(t, origin.Retired(), 1, "regions keep their memory")
 	goOn()
 	try.Works(tr.Wait(deadline(t)))(t)
 	eventually.True(t, "the memory and the locator are released", func() bool {

@@ -19,9 +19,7 @@ func TestVectors(t *testing.T) {
 	h.key = firstKey(new([32]byte), 4, h.steps[0])
 	h = try.Get(h.Slice(10, 20))(t)
 	p := try.Get(codec.Append(nil, &request{rawHandle(h), 5, 6}))(t)
-	if len(p) != requestLen {
-		t.Errorf("the request has %d bytes, want %d", len(p), requestLen)
-	}
+	try.Equal(t, len(p), requestLen, "bytes of the request")
 	vectors.Check(t, "bulk", []vectors.Vector{vectors.Of("request for 6 bytes at 5", p, map[string]any{
 		"endpoint": gid, "region": 4, "bytes of the region": 100, "rights": ReadWrite, "narrowed to": []int{10, 20}, "secret": "32 zero bytes",
 	})})

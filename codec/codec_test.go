@@ -30,10 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func wire[T any](t testing.TB, v T) []byte {
 	t.Helper()
 	p := append(bytes.Repeat([]byte{0xee}, 4096)[:0], "before"...)
-	p, err := Append(p, &v)
-	if err != nil {
-		t.Fatalf("encoding %T: %v", v, err)
-	}
+	p = try.Get(Append(p, &v))(t, "encoding %T", v)
 	p, is := bytes.CutPrefix(p, []byte("before"))
 	if !is {
 		t.Fatalf("encoding %T has written before its end", v)
@@ -67,9 +64,7 @@ func same[T any](t *testing.T, v T) {
 		var short T
 		err := Decode(sent[:n:n], &short)
 		if planOf[T]().format == asSlice && n >= headLen && (n-headLen)%planOf[T]().size == 0 {
-			if err != nil {
-				t.Errorf("%T: the first elements: %v", v, err)
-			}
+			try.Check(t, err, "%T: the first elements", v)
 			continue
 		}
 		if !errors.Is(err, ErrValue) || !reflect.ValueOf(&short).Elem().IsZero() {
@@ -226,9 +221,7 @@ func TestWire(t *testing.T) {
 		{wire(t, note{"hi"}), "\xd9\xd9\xf7\xa1\x64Text\x62hi"},
 		{wire(t, "hi"), "hi"},
 	} {
-		if string(c.got) != c.want {
-			t.Errorf("%q, want %q", c.got, c.want)
-		}
+		try.Equal(t, string(c.got), c.want)
 	}
 }
 
@@ -434,9 +427,7 @@ func TestOtherMachines(t *testing.T) {
 		ops := []op{{kind: c.kind, n: 1}}
 		p := binary.LittleEndian.AppendUint64(nil, uint64(c.wire))
 		var n uint32
-		if ok := decode(ops, at(&n), p, 1, 4, 8); ok != c.ok {
-			t.Errorf("%d is an int of kind %d: %v", c.wire, c.kind, ok)
-		}
+		try.Equal(t, decode(ops, at(&n), p, 1, 4, 8), c.ok, "%d as an int of kind %d", c.wire, c.kind)
 		if !c.ok {
 			continue
 		}
@@ -482,9 +473,7 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n != 0 {
-		t.Errorf("a struct takes %v allocations", n)
-	}
+	try.Equal(t, n, 0, "allocations of a struct")
 	n = testing.AllocsPerRun(100, func() {
 		q, err := Append(p, &s)
 		var got []point
@@ -492,7 +481,5 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n != 1 {
-		t.Errorf("a slice takes %v allocations", n)
-	}
+	try.Equal(t, n, 1, "allocations of a slice")
 }

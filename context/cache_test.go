@@ -14,7 +14,8 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// The caches are limited. An entry that is set again replaces no other one.
+// The caches are limited. An entry that is set again replaces no other one, and for one that was
+// dropped the directory is asked again.
 func TestEviction(t *testing.T) {
 	c := newBare(t, directory.NewServer())
 	k := &c.targets.cache
@@ -41,6 +42,18 @@ func TestEviction(t *testing.T) {
 	}
 	if owners, _, _ := c.targets.Sizes(); owners != maxCache {
 		t.Errorf("%d owners after one was set again", owners)
+	}
+	asked := 0
+	for i := range uint32(n) {
+		id := owner.WithSerial(1000 + i)
+		if _, isKnown := k.owners[id]; !isKnown && c.targets.Cached(id) == nil {
+			asked++
+			_, err := c.targets.Flow(bg, id, true) // the directory knows of no such resource
+			try.Fails(err)(t, dispatch.ErrGone)
+		}
+	}
+	if asked == 0 {
+		t.Error("no entry was dropped")
 	}
 }
 

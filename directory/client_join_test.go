@@ -16,7 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -53,11 +53,11 @@ func TestCloseWhileJoiningAgain(t *testing.T) {
 				}
 			}}, nil
 		}
-		c = must.Get(Join(t.Context(), dial))
-		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
+		c = try.Get(Join(t.Context(), dial))(t)
+		try.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))(t)
 		s.Close()
 		serve(t, path)
-		must.OK(<-closed)
+		try.OK(t, <-closed)
 	}
 }
 
@@ -67,13 +67,13 @@ func TestDeleteWhileJoiningAgain(t *testing.T) {
 	path, s, c := begun(t)
 	for i := range uint32(20) {
 		id := c.Self().WithSerial(i + 1)
-		must.Get(c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})))
+		try.Get(c.Register(t.Context(), id, list(t, resource.Attrs{"a": "b"})))(t)
 		deleted := make(chan error)
 		s.Close()
 		go func() { deleted <- c.Delete(t.Context(), id) }()
 		s = serve(t, path)
-		must.OK(<-deleted)
-		fails(t, ErrNotFound)(nil, c.Delete(t.Context(), id))
+		try.OK(t, <-deleted)
+		try.Fails(c.Delete(t.Context(), id))(t, ErrNotFound)
 	}
 }
 
@@ -97,9 +97,7 @@ func TestDeleteWhileOffering(t *testing.T) {
 		}
 		return &stalling{Conn: nc, reach: func() {
 			for _, n := range []uint32{gone, anew} {
-				if err := c.Delete(ended, c.self.WithSerial(n)); err == nil {
-					t.Error("deleted without a server")
-				}
+				try.Rejects(c.Delete(ended, c.self.WithSerial(n)))(t, "deleted without a server")
 			}
 			go func() {
 				_, err := c.Register(t.Context(), c.self.WithSerial(anew), l)
@@ -112,14 +110,14 @@ func TestDeleteWhileOffering(t *testing.T) {
 			}
 		}}, nil
 	}
-	c = must.Get(Join(t.Context(), dial))
+	c = try.Get(Join(t.Context(), dial))(t)
 	defer c.Close()
 	for _, n := range []uint32{gone, anew, kept} {
-		must.Get(c.Register(t.Context(), c.self.WithSerial(n), l))
+		try.Get(c.Register(t.Context(), c.self.WithSerial(n), l))(t)
 	}
 	s.Close()
 	s = serve(t, path)
-	must.OK(<-registered)
+	try.OK(t, <-registered)
 	for n, want := range map[uint32]bool{gone: false, anew: true, kept: true} {
 		if _, ok := s.Database().Get(c.self.WithSerial(n)); ok != want {
 			t.Errorf("resource %d is there: %v, want %v", n, ok, want)
@@ -292,14 +290,12 @@ func TestAcknowledgedIsOffered(t *testing.T) {
 				return !first || m.Type != last
 			}), nil
 		}
-		c := must.Get(Join(t.Context(), dial))
+		c := try.Get(Join(t.Context(), dial))(t)
 		rev, err := c.Register(t.Context(), id, list(t, resource.Attrs{"a": "1"}))
 		if err == nil && last == wire.MsgUpdate {
 			rev, err = c.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "2"}))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if err := c.Delete(t.Context(), id); err != nil { // goes to the second server
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -98,7 +98,7 @@ func TestSilentServer(t *testing.T) {
 	lamp := list(t, resource.Attrs{"type": "lamp"})
 	kept, dropped := c.Self().WithSerial(1), c.Self().WithSerial(2)
 	for _, id := range []resource.GID{kept, dropped} {
-		must.Get(c.Register(t.Context(), id, lamp))
+		try.Get(c.Register(t.Context(), id, lamp))(t)
 	}
 	large := list(t, resource.Attrs{"type": "lamp", "large": strings.Repeat("x", 4<<20)})
 	pair := func(id uint32) resource.GID { return c.Self().WithSerial(id) }
@@ -133,9 +133,7 @@ func TestSilentServer(t *testing.T) {
 	g.shut()
 	ask := func(q question, ctx context.Context) {
 		t.Helper()
-		if err := q.ask(ctx); !errors.Is(err, enough) {
-			t.Errorf("%s of a server that stands still: %v", q.name, err)
-		}
+		try.Fails(q.ask(ctx))(t, enough, "%s of a server that stands still", q.name)
 	}
 	for range 2 { // the second time the client's writing goroutine is blocked
 		for _, q := range questions {
@@ -154,9 +152,7 @@ func TestSilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for a, err := range c.FindAll(t.Context(), lamp) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		ids = append(ids, a.ID)
 	}
 	if len(ids) != 1 || ids[0] != kept {
@@ -177,14 +173,14 @@ func TestSilentServer(t *testing.T) {
 // the kernel's queue of connections has room.
 func TestNobodyAccepts(t *testing.T) {
 	path := sock(t)
-	fd := must.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
+	fd := try.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
-	must.OK(errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)))
+	try.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)))
 	enough := errors.New("enough")
 	for range 2 { // the first time there is room
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
-		fails(t, enough)(Join(ctx, DialSocket(path)))
+		try.Fails(Join(ctx, DialSocket(path)))(t, enough)
 		for { // fill the queue
 			nc, err := net.Dial("unix", path)
 			if err != nil {

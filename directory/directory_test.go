@@ -21,7 +21,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
-	dir := must.Get(os.MkdirTemp("", "rd-"))
+	dir := try.Get(os.MkdirTemp("", "rd-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -38,14 +38,13 @@ func sock(t testing.TB) string {
 // list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {
 	t.Helper()
-	l := must.Get(resource.NewPattern(m, want...))
-	return l
+	return try.Get(resource.NewPattern(m, want...))(t)
 }
 
 // serve starts a server at path, which ends with the test.
 func serve(t testing.TB, path string, opts ...Option) *Server {
 	t.Helper()
-	s := must.Get(Listen(path, opts...))
+	s := try.Get(Listen(path, opts...))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -64,26 +63,16 @@ func begun(t testing.TB, opts ...Option) (path string, s *Server, c *Client) {
 
 // joinedBy is joined with a Dialer.
 func joinedBy(t testing.TB, dial Dialer, opts ...ClientOption) *Client {
-	c := must.Get(Join(context.Background(), dial, opts...))
+	c := try.Get(Join(context.Background(), dial, opts...))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 // joinedNode is joined with a client that serves, with the options serve, if no other process does.
 func joinedNode(t testing.TB, path string, serve []Option, opts ...ClientOption) *Client {
-	c := must.Get(JoinNode(context.Background(), path, slog.New(slog.DiscardHandler), serve, opts...))
+	c := try.Get(JoinNode(context.Background(), path, slog.New(slog.DiscardHandler), serve, opts...))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// fails takes the results of a call, and reports an error that does not match want.
-func fails(t testing.TB, want error) func(_ any, err error) {
-	return func(_ any, err error) {
-		t.Helper()
-		if !errors.Is(err, want) {
-			t.Errorf("%v, want %v", err, want)
-		}
-	}
 }
 
 // found takes the results of a question, and reports any other answer than the resource id.
@@ -110,22 +99,20 @@ func TestAskAndAnswer(t *testing.T) {
 	path, _, c := begun(t)
 	d := joined(t, path)
 	id := c.Self().WithSerial(1)
-	must.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})))
+	try.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x", "load": "3"})))(t)
 	a, err := d.Find(ctx, list(t, resource.Match{"type": "x"}, "load", "none"))
 	if err != nil || a.ID != id || a.Owner != c.Self() || a.Attrs.GetString("load") != "3" {
 		t.Fatalf("%+v, %v", a, err)
 	}
-	fails(t, ErrNotOwner)(d.Register(ctx, id.WithSerial(2), list(t, nil)))             // registering for another context
-	fails(t, ErrNotOwner)(nil, d.Delete(ctx, id))                                      // deleting another's
-	fails(t, ErrIncomplete)(c.Register(ctx, id.WithSerial(3), list(t, nil, "absent"))) // registering an incomplete list
+	try.Fails(d.Register(ctx, id.WithSerial(2), list(t, nil)))(t, ErrNotOwner)             // registering for another context
+	try.Fails(d.Delete(ctx, id))(t, ErrNotOwner)                                           // deleting another's
+	try.Fails(c.Register(ctx, id.WithSerial(3), list(t, nil, "absent")))(t, ErrIncomplete) // registering an incomplete list
 	for i := range uint32(50) {
-		must.Get(c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})))
+		try.Get(c.Register(ctx, id.WithSerial(10+i), list(t, resource.Attrs{"n": fmt.Sprint(i), "many": "yes"})))(t)
 	}
 	n := 0
 	for _, err := range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		n++
 	}
 	for range d.FindAll(ctx, list(t, resource.Match{"many": "yes"})) {
@@ -178,7 +165,7 @@ func TestOneServer(t *testing.T) {
 func TestNumbersAreUnique(t *testing.T) {
 	const mark = "ROCL_TEST_SERVE_AT"
 	if path := os.Getenv(mark); path != "" {
-		s := must.Get(Listen(path))
+		s := try.Get(Listen(path))(t)
 		defer s.Close()
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent kills this process, or ends
 		return
@@ -226,8 +213,8 @@ func TestNumbersAreUnique(t *testing.T) {
 		before := count()
 		cmd := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), mark+"="+path)
-		in := must.Get(cmd.StdinPipe())
-		must.OK(cmd.Start())
+		in := try.Get(cmd.StdinPipe())(t)
+		try.OK(t, cmd.Start())
 		eventually.True(t, "contexts join", func() bool { return count() >= before+20 })
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -235,7 +222,7 @@ func TestNumbersAreUnique(t *testing.T) {
 	}
 	close(stop)
 	busy.Wait()
-	s := must.Get(Listen(path))
+	s := try.Get(Listen(path))(t)
 	defer s.Close()
 	seen := map[resource.GID]bool{}
 	for _, c := range joined {
@@ -255,7 +242,7 @@ func TestTakeover(t *testing.T) {
 	var cs []*Client
 	for i := range 4 {
 		c := joinedNode(t, path, nil)
-		must.Get(c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})))
+		try.Get(c.Register(ctx, c.Self().WithSerial(1), list(t, resource.Attrs{"i": fmt.Sprint(i), "all": "yes"})))(t)
 		cs = append(cs, c)
 	}
 	last := cs[len(cs)-1]
@@ -279,7 +266,7 @@ func TestTakeover(t *testing.T) {
 				t.Fatalf("after %d left: %v, %v", i, a.ID, err)
 			}
 		}
-		fails(t, ErrNotFound)(last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)}))) // what left
+		try.Fails(last.Find(ctx, list(t, resource.Match{"i": fmt.Sprint(i)})))(t, ErrNotFound) // what left
 	}
 }
 
@@ -293,14 +280,14 @@ func TestGarbage(t *testing.T) {
 		append(wire.Greeting(9), 0),
 		append(wire.Greeting(wire.KindRegistration), append([]byte{60, 0, 0, 0, wire.MsgJoin, 0, 0, 0}, make([]byte, 56)...)...)[:70],
 	} {
-		nc := must.Get(net.Dial("unix", path))
+		nc := try.Get(net.Dial("unix", path))(t)
 		_, _ = nc.Write(junk)
 		nc.Close()
 	}
 	// A context that claims the identifier of another one without its token is refused.
 	other := &Client{dial: DialSocket(path), self: c.Self()}
-	fails(t, ErrDenied)(other.join(context.Background(), nil)) // joining as another
-	fails(t, ErrNotFound)(c.Find(context.Background(), list(t, resource.Match{"a": "b"})))
+	try.Fails(other.join(context.Background(), nil))(t, ErrDenied) // joining as another
+	try.Fails(c.Find(context.Background(), list(t, resource.Match{"a": "b"})))(t, ErrNotFound)
 }
 
 // fed writes b to a connection that serve serves, and reads what comes back. done is closed when
@@ -316,9 +303,9 @@ func fed(serve func(net.Conn), b []byte) (near net.Conn, done chan struct{}) {
 
 // raw returns a connection of a kind that has been greeted, and closes it with the test.
 func raw(t *testing.T, dial Dialer, kind byte) *wire.Conn {
-	nc := must.Get(dial(t.Context()))
+	nc := try.Get(dial(t.Context()))(t)
 	t.Cleanup(func() { nc.Close() })
-	must.Get(nc.Write(wire.Greeting(kind)))
+	try.Get(nc.Write(wire.Greeting(kind)))(t)
 	return wire.NewConn(nc)
 }
 
@@ -361,7 +348,5 @@ func TestJoinUntrusted(t *testing.T) {
 	if err == nil {
 		c.Close()
 	}
-	if !errors.Is(err, ErrUntrusted) {
-		t.Error(err)
-	}
+	try.Fails(err)(t, ErrUntrusted)
 }

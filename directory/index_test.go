@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +18,8 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -55,7 +55,7 @@ func inPlace(t *testing.T, s *Server, c *Client, f func()) {
 func register(t *testing.T, c *Client, serial uint32, a resource.Attributes) resource.GID {
 	t.Helper()
 	id := c.Self().WithSerial(serial)
-	must.Get(c.Register(t.Context(), id, list(t, a)))
+	try.Get(c.Register(t.Context(), id, list(t, a)))(t)
 	return id
 }
 
@@ -87,10 +87,10 @@ func TestMapped(t *testing.T) {
 			}
 		}
 		for _, p := range []*resource.List{list(t, resource.Match{"type": "lamp", "room": "5"}), list(t, resource.Match{"type": "chair"})} {
-			fails(t, ErrNotFound)(asker.Find(t.Context(), p))
+			try.Fails(asker.Find(t.Context(), p))(t, ErrNotFound)
 		}
 		for _, id := range []resource.GID{owner.Self().WithSerial(101), resource.MakeGID(s.Node()^1, 1, 1)} {
-			fails(t, ErrNotFound)(asker.Lookup(t.Context(), id))
+			try.Fails(asker.Lookup(t.Context(), id))(t, ErrNotFound)
 		}
 		some := map[resource.GID]bool{}
 		for range 1000 {
@@ -100,9 +100,7 @@ func TestMapped(t *testing.T) {
 			}
 			some[a.ID] = true
 		}
-		if len(some) != 100 {
-			t.Errorf("of 100 that match %d are found", len(some))
-		}
+		try.Equal(t, len(some), 100, "found of 100 that match")
 	})
 	for _, p := range []*resource.List{
 		list(t, resource.Match{"n": "7"}), list(t, resource.Match{"n": "7"}, "room", "none"), list(t, resource.Match{AttrKind: "node"}),
@@ -138,16 +136,16 @@ func TestMappedSeesWhatWasDone(t *testing.T) {
 						t.Fatal(a, err)
 					}
 				}
-				must.Get(owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})))
+				try.Get(owner.Update(t.Context(), id, 1, list(t, resource.Attrs{"type": "lamp", "n": "2"})))(t)
 				for _, c := range []*Client{owner, asker} {
 					if a, err := c.Lookup(t.Context(), id); err != nil || a.Revision != 2 || a.Attrs.GetString("n") != "2" {
 						t.Fatal(a, err)
 					}
-					fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": "1"})))
+					try.Fails(c.Find(t.Context(), list(t, resource.Match{"type": "lamp", "n": "1"})))(t, ErrNotFound)
 				}
-				must.OK(owner.Delete(t.Context(), id))
+				try.OK(t, owner.Delete(t.Context(), id))
 				for _, c := range []*Client{owner, asker} {
-					fails(t, ErrNotFound)(c.Find(t.Context(), all))
+					try.Fails(c.Find(t.Context(), all))(t, ErrNotFound)
 				}
 			}
 		})
@@ -159,13 +157,11 @@ func TestMappedDeath(t *testing.T) {
 	path, _, asker := begun(t)
 	mapped(t, asker)
 	for range 20 {
-		owner := must.Get(Join(t.Context(), DialSocket(path)))
+		owner := try.Get(Join(t.Context(), DialSocket(path)))(t)
 		id := register(t, owner, 1, resource.Attrs{"type": "mortal"})
 		found(t, id)(asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})))
 		for ev, err := range asker.Watch(t.Context(), list(t, resource.Match{"type": "mortal"})) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			if ev.Kind == Synced {
 				owner.Close()
 			}
@@ -173,8 +169,8 @@ func TestMappedDeath(t *testing.T) {
 				break
 			}
 		}
-		fails(t, ErrNotFound)(asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})))
-		fails(t, ErrNotFound)(asker.Lookup(t.Context(), id))
+		try.Fails(asker.Find(t.Context(), list(t, resource.Match{"type": "mortal"})))(t, ErrNotFound)
+		try.Fails(asker.Lookup(t.Context(), id))(t, ErrNotFound)
 	}
 }
 
@@ -195,7 +191,7 @@ func TestMappedAcrossServers(t *testing.T) {
 		}
 		s = serve(t, path)
 		// What the new server reports is in its index at once.
-		must.Get(owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})))
+		try.Get(owner.Update(t.Context(), id, 0, list(t, resource.Attrs{"n": fmt.Sprint(round + 1)})))(t)
 		found(t, id)(asker.Find(t.Context(), list(t, resource.Match{"n": fmt.Sprint(round + 1)})))
 	}
 }
@@ -211,12 +207,12 @@ func TestMappedInCluster(t *testing.T) {
 	mapped(t, c)
 	far := resource.MakeGID(s.Node()^1, 1, 1)
 	inPlace(t, s, c, func() {
-		fails(t, ErrNotFound)(c.Lookup(t.Context(), far))
+		try.Fails(c.Lookup(t.Context(), far))(t, ErrNotFound)
 	})
 	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "far"})}, nil))
 	inPlace(t, s, c, func() {
 		found(t, here)(c.Find(t.Context(), list(t, resource.Match{"type": "here"})))
-		fails(t, ErrNotFound)(c.Lookup(t.Context(), here.WithSerial(2)))
+		try.Fails(c.Lookup(t.Context(), here.WithSerial(2)))(t, ErrNotFound)
 	})
 	found(t, far)(c.Find(t.Context(), list(t, resource.Match{"type": "far"})))
 	found(t, far)(c.Lookup(t.Context(), far))
@@ -240,7 +236,7 @@ func TestMappedAfterRecovery(t *testing.T) {
 		t.Error("there is an index before the server has recovered")
 	}
 	for _, id := range ids {
-		must.Get(c.Lookup(t.Context(), id))
+		try.Get(c.Lookup(t.Context(), id))(t)
 	}
 }
 
@@ -265,35 +261,18 @@ func TestMappedAnew(t *testing.T) {
 // TestIndexFails.
 func TestWithoutIndex(t *testing.T) {
 	path := sock(t)
-	var log lines
-	logger := slog.New(slog.NewTextHandler(&log, nil))
+	var log logged.Log
+	logger := log.Logger()
 	serve(t, path, WithoutIndex())
 	c := joined(t, path, WithClientLogger(logger))
 	id := register(t, c, 1, resource.Attrs{"type": "lamp"})
 	for range 5 * indexAfter {
 		found(t, id)(c.Find(t.Context(), list(t, resource.Match{"type": "lamp"})))
 	}
-	eventually.True(t, "that it is said", func() bool { return log.count("over the socket") > 0 })
-	if n := log.count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
+	eventually.True(t, "that it is said", func() bool { return log.Count("over the socket") > 0 })
+	if n := log.Count("over the socket"); n != 1 || c.Stats().HasIndex || c.Stats().Mapped != 0 {
 		t.Errorf("said %d times; %+v", n, c.Stats())
 	}
-}
-
-type lines struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(b)
-}
-
-func (l *lines) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.all.String(), what)
 }
 
 // A context that has not joined gets no index, and neither does a connection that is not over the
@@ -309,7 +288,7 @@ func TestIndexDenied(t *testing.T) {
 		k.Begin(wire.MsgIndex, 0)
 		k.GID(self)
 		k.Append(token)
-		must.OK(k.Send())
+		try.OK(t, k.Send())
 		if uc, ok := k.Conn.(*net.UnixConn); ok {
 			return wire.ReceiveDescriptor(uc)
 		}
@@ -350,7 +329,7 @@ func TestIndexNonsense(t *testing.T) {
 	defer memfd.Unmap(mem)
 	path := sock(t)
 	serve(t, path)
-	ln := must.Get(net.Listen("unix", path+"2"))
+	ln := try.Get(net.Listen("unix", path+"2"))(t)
 	defer ln.Close()
 	for name, answer := range map[string]func(uc *net.UnixConn, k *wire.Conn){
 		"nothing":       func(*net.UnixConn, *wire.Conn) {},
@@ -375,12 +354,8 @@ func TestIndexNonsense(t *testing.T) {
 				}
 				defer nc.Close()
 				k := wire.NewConn(nc)
-				if kind, err := k.ReadGreeting(); err != nil || kind != wire.KindIndex {
-					t.Error(kind, err)
-				}
-				if _, err := k.ReadMessage(); err != nil {
-					t.Error(err)
-				}
+				try.Gives(k.ReadGreeting())(t, wire.KindIndex)
+				try.Works(k.ReadMessage())(t)
 				answer(nc.(*net.UnixConn), k)
 			})
 			if r, err := c.fetchIndex(); err == nil {
@@ -418,9 +393,7 @@ func TestMappedChurn(t *testing.T) {
 				}
 				id := c.Self().WithSerial(1)
 				mine := resource.Attrs{"who": fmt.Sprint(c.Self())}
-				if _, err := c.Register(ctx, id, list(t, mine)); err != nil {
-					t.Error(err)
-				}
+				try.Works(c.Register(ctx, id, list(t, mine)))(t)
 				for range 40 * (n + 1) {
 					a, err := c.Find(ctx, list(t, mine))
 					if err != nil || a.ID != id {
@@ -428,9 +401,7 @@ func TestMappedChurn(t *testing.T) {
 						break
 					}
 				}
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, c.Close())
 			}
 		})
 	}

@@ -3,21 +3,19 @@
 package directory
 
 import (
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // labels returns a as Labels.
 func labels(t testing.TB, a resource.Attributes) Labels {
 	t.Helper()
-	l := must.Get(NewLabels(a))
-	return l
+	return try.Get(NewLabels(a))(t)
 }
 
 // many returns n labels.
@@ -53,13 +51,9 @@ func TestLabels(t *testing.T) {
 		{many(200, strings.Repeat("x", 1000)), ErrLabels},
 	} {
 		l, err := NewLabels(c.a)
-		if !errors.Is(err, c.want) {
-			t.Errorf("%.40v: %v, want %v", c.a, err, c.want)
-		}
+		try.Fails(err)(t, c.want, "%.40v", c.a)
 		if err != nil {
-			if l.list.Len() != 0 {
-				t.Errorf("%.40v: refused, and there are some", c.a)
-			}
+			try.Equal(t, l.list.Len(), 0, "%.40v: refused, but kept", c.a)
 			continue
 		}
 		if got := parseLabels(l.wire()); !got.list.Equal(&l.list) {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,9 +19,7 @@ import (
 func serials(t *testing.T, c *Client, p *resource.List, most int) (all []uint32) {
 	t.Helper()
 	for a, err := range c.FindAll(t.Context(), p) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if all = append(all, a.ID.Serial()); len(all) == most {
 			break
 		}
@@ -117,9 +115,7 @@ func TestFindAllTakeover(t *testing.T) {
 			p := list(t, resource.Match{"type": "lamp"})
 			var got []uint32
 			for a, err := range c.FindAll(t.Context(), p) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 				if got = append(got, a.ID.Serial()); len(got) == 10 {
 					s.Close()
 				}
@@ -141,7 +137,7 @@ func TestFindAllIndexed(t *testing.T) {
 		register(t, owner, i+1, resource.Attrs{"type": "lamp", "n": fmt.Sprint(i), "room": strings.Repeat("x", int(i))})
 	}
 	for i := range uint32(50) {
-		must.OK(owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)))
+		try.OK(t, owner.Delete(t.Context(), owner.Self().WithSerial(3*i+1)))
 	}
 	mapped(t, c)
 	text := func(c *Client, p *resource.List) (all []string) {
@@ -164,9 +160,7 @@ func TestFindAllIndexed(t *testing.T) {
 	inPlace(t, s, c, func() { serials(t, c, list(t, resource.Match{"type": "lamp"}), 100) })
 	far := resource.MakeGID(s.Node()^1, 1, 1)
 	s.Attach(holding(resource.Record{ID: far, Owner: far.Context(), Revision: 1, Attrs: *list(t, resource.Attrs{"type": "lamp"})}, nil))
-	if got := serials(t, c, list(t, resource.Match{"type": "lamp"}), 0); len(got) != 251 {
-		t.Errorf("%d listed in a cluster, want 251", len(got))
-	}
+	try.Equal(t, len(serials(t, c, list(t, resource.Match{"type": "lamp"}), 0)), 251, "listed in a cluster")
 }
 
 // compare returns a condition for where.
@@ -183,7 +177,7 @@ func orderBy(name string, most bool) func(*resource.List) error {
 func where(t testing.TB, p *resource.List, conditions ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, add := range conditions {
-		must.OK(add(p))
+		try.OK(t, add(p))
 	}
 	return p
 }
@@ -219,8 +213,8 @@ func TestConditionsEverywhere(t *testing.T) {
 		find(where(t, lamps("load", "n"), orderBy("load", false)), 1, "{type=lamp, load=-5, n=0}")
 		owned := where(t, lamps("n"), orderBy("load", true), func(l *resource.List) error { return l.OwnedBy(a.Self()) })
 		find(owned, 39, "{type=lamp, n=38}")
-		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))))
-		fails(t, ErrNotFound)(c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))))
+		try.Fails(c.Find(t.Context(), where(t, lamps(), compare("load", resource.Gt, "15"))))(t, ErrNotFound)
+		try.Fails(c.Find(t.Context(), where(t, list(t, resource.Match{"type": "chair"}), orderBy("load", true))))(t, ErrNotFound)
 		if got := serials(t, c, where(t, lamps(), compare("load", resource.Ge, "13.5")), 0); len(got) != 3 {
 			t.Error(name, got)
 		}
@@ -248,12 +242,10 @@ func TestConditionsWatched(t *testing.T) {
 	p := where(t, list(t, resource.Match{"type": "lamp"}, "room"), compare("load", resource.Lt, "5"))
 	step := 0
 	load := func(v, room string) {
-		must.Get(c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})))
+		try.Get(c.Update(t.Context(), id, 0, list(t, resource.Attrs{"type": "lamp", "load": v, "room": room})))(t)
 	}
 	for ev, err := range c.Watch(t.Context(), p) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		want := []EventKind{Synced, Appeared, Changed, Gone, Appeared, Gone}[step]
 		if ev.Kind != want || want == Appeared && ev.Attrs.Len() != 2 {
 			t.Fatalf("event %d is %v %v, want %v", step, ev.Kind, &ev.Attrs, want)
@@ -269,7 +261,7 @@ func TestConditionsWatched(t *testing.T) {
 		case 4:
 			load("-1", "e")
 		case 5:
-			must.OK(c.Delete(t.Context(), id))
+			try.OK(t, c.Delete(t.Context(), id))
 		case 6:
 			return
 		}
@@ -285,9 +277,7 @@ func TestChange(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for n := range 20 {
-				if _, err := c.Change(t.Context(), id, func(l *resource.List) error { return l.Set(fmt.Sprint(i), fmt.Append(nil, n)) }); err != nil {
-					t.Error(err)
-				}
+				try.Works(c.Change(t.Context(), id, func(l *resource.List) error { return l.Set(fmt.Sprint(i), fmt.Append(nil, n)) }))(t)
 			}
 		})
 	}
@@ -299,13 +289,11 @@ func TestChange(t *testing.T) {
 	c.mu.Lock()
 	c.owned[id].revision = 100
 	c.mu.Unlock()
-	if rev, err := c.Change(t.Context(), id, func(l *resource.List) error { return l.Set("3", []byte("last")) }); err != nil || rev != 162 {
-		t.Error(rev, err)
-	}
+	try.Gives(c.Change(t.Context(), id, func(l *resource.List) error { return l.Set("3", []byte("last")) }))(t, 162)
 	if a, err = c.Lookup(t.Context(), id); err != nil || a.Attrs.GetString("3") != "last" || a.Attrs.GetString("7") != "19" {
 		t.Error(&a.Attrs, err)
 	}
 	no := errors.New("no")
-	fails(t, no)(c.Change(t.Context(), id, func(*resource.List) error { return no }))
-	fails(t, ErrNotFound)(c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }))
+	try.Fails(c.Change(t.Context(), id, func(*resource.List) error { return no }))(t, no)
+	try.Fails(c.Change(t.Context(), id.WithSerial(2), func(*resource.List) error { return nil }))(t, ErrNotFound)
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -23,7 +23,7 @@ func peering(t *testing.T, s *Server) (*Peer, *sync.WaitGroup) {
 	near, far := net.Pipe()
 	var served sync.WaitGroup
 	served.Go(func() { s.ServePeer(far) })
-	p := must.Get(NewPeer(near))
+	p := try.Get(NewPeer(near))(t)
 	t.Cleanup(func() {
 		p.Close()
 		served.Wait()
@@ -47,24 +47,24 @@ func TestPeer(t *testing.T) {
 	defer s.Close()
 	db := s.Database()
 	id := resource.MakeGID(s.Node(), 1, 1)
-	must.Get(db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})))
+	try.Get(db.Put(id, id.Context(), list(t, resource.Attrs{"a": "1", "b": "2"})))(t)
 	p, _ := peering(t, s)
-	must.OK(p.Watch(5, list(t, resource.Match{"a": "1"}, "b")))
+	try.OK(t, p.Watch(5, list(t, resource.Match{"a": "1"}, "b")))
 	if ev := next(t, p, 5, Appeared); ev.ID != id || ev.Owner != id.Context() || ev.Revision != 1 || ev.Attrs.GetString("b") != "2" {
 		t.Fatalf("%+v", ev)
 	}
 	next(t, p, 5, Synced)
-	must.OK(p.Watch(9, list(t, resource.Match{"b": "2"})))
+	try.OK(t, p.Watch(9, list(t, resource.Match{"b": "2"})))
 	next(t, p, 9, Appeared)
 	next(t, p, 9, Synced)
-	must.OK(p.Stop(5))
+	try.OK(t, p.Stop(5))
 	if err := p.Stop(77); err != nil { // a number without a watch: no effect
 		t.Fatal(err)
 	}
 	if err := p.Beat(); err != nil { // read after Stop
 		t.Fatal(err)
 	}
-	must.OK(db.Delete(id))
+	try.OK(t, db.Delete(id))
 	next(t, p, 9, Gone)
 }
 
@@ -79,16 +79,16 @@ func TestPeerPatterns(t *testing.T) {
 		_ = large.Add("a", make([]byte, resource.MaxValue))
 		last := uint64(maxPatterns / len(large.Wire()))
 		for id := range last {
-			must.OK(p.Watch(id, large))
+			try.OK(t, p.Watch(id, large))
 			next(t, p, id, Synced)
 		}
-		must.OK(p.Watch(last, large))
+		try.OK(t, p.Watch(last, large))
 		if id, _, refused, err := p.Next(); id != last || refused == nil || err != nil {
 			t.Fatalf("beyond the bound: watch %d refused with %v, %v", id, refused, err)
 		}
-		must.OK(errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)))
+		try.OK(t, errors.Join(p.Watch(last+1, list(t, nil)), p.Stop(0), p.Stop(last)))
 		next(t, p, last+1, Synced)
-		must.OK(p.Watch(last, large))
+		try.OK(t, p.Watch(last, large))
 		next(t, p, last, Synced)
 	})
 }
@@ -134,7 +134,7 @@ func TestPeerMayOnlyWatch(t *testing.T) {
 	near, far := net.Pipe() // a context is no member
 	go s.ServeConn(far)
 	_, _ = near.Write(wire.Greeting(wire.KindPeer))
-	fails(t, io.EOF)(near.Read(make([]byte, 1))) // a context may not say what members say
+	try.Fails(near.Read(make([]byte, 1)))(t, io.EOF) // a context may not say what members say
 	near.Close()
 }
 
@@ -154,7 +154,7 @@ func TestPeerSilence(t *testing.T) {
 		}()
 		for range 100 { // both ends send beats
 			time.Sleep(BeatTime)
-			must.OK(p.Beat())
+			try.OK(t, p.Beat())
 		}
 		if len(gone) > 0 {
 			t.Fatalf("hung up on a server that lives: %v", <-gone)
@@ -164,13 +164,11 @@ func TestPeerSilence(t *testing.T) {
 		if d := time.Since(begun); d > peerTimeout {
 			t.Errorf("served on for %v", d)
 		}
-		if err := <-gone; err == nil {
-			t.Error("no error")
-		}
+		try.Rejects(<-gone)(t, "no error")
 		near, far := net.Pipe() // a server that is silent, though it takes what is sent
 		defer far.Close()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		q := must.Get(NewPeer(near))
+		q := try.Get(NewPeer(near))(t)
 		begun = time.Now()
 		if _, _, _, err := q.Next(); err == nil || time.Since(begun) != peerTimeout {
 			t.Errorf("after %v: %v", time.Since(begun), err)
@@ -202,13 +200,11 @@ func TestPeerManyWatches(t *testing.T) {
 		}()
 		for synced := 0; ; synced++ {
 			id, _, refused, err := p.Next()
-			must.OK(err)
+			try.OK(t, err)
 			if refused == nil {
 				continue
 			}
-			if id != maxWatches {
-				t.Errorf("refused watch %d after %d", id, synced)
-			}
+			try.Equal(t, id, maxWatches, "watches before one is refused")
 			break
 		}
 	})
@@ -253,7 +249,7 @@ func TestUnreadWatch(t *testing.T) {
 				s.Close()
 				<-done
 			}()
-			must.Get(near.Write(wire.Greeting(kind)))
+			try.Get(near.Write(wire.Greeting(kind)))(t)
 			pattern := list(t, resource.Match{"type": "lamp"})
 			k := wire.NewConn(near)
 			if kind == wire.KindPeer { // a member sends a beat first; then nothing is read
@@ -263,14 +259,14 @@ func TestUnreadWatch(t *testing.T) {
 			}
 			k.Begin(wire.MsgWatch, 1)
 			k.Append(pattern.Wire())
-			must.OK(k.Send())
+			try.OK(t, k.Send())
 			for m := (wire.Message{}); m.Type != wire.MsgEvent; { // until Synced: the watch has begun
-				m = must.Get(k.ReadMessage())
+				m = try.Get(k.ReadMessage())(t)
 			}
 			owner, lamp := resource.MakeGID(s.Node(), 1, 0), list(t, resource.Attrs{"type": "lamp"})
 			for i := range uint32(4_000) {
-				must.Get(s.Database().Put(owner.WithSerial(i+1), owner, lamp))
-				must.OK(s.Database().Delete(owner.WithSerial(i + 1)))
+				try.Get(s.Database().Put(owner.WithSerial(i+1), owner, lamp))(t)
+				try.OK(t, s.Database().Delete(owner.WithSerial(i+1)))
 			}
 			st := s.Database().Stats()
 			if st.Watched > 1 { // one event may be on its way; a member that is silent for long is cut off

@@ -4,7 +4,6 @@ package directory
 
 import (
 	"context"
-	"errors"
 	"net"
 	"path/filepath"
 	"sync"
@@ -14,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -38,9 +37,7 @@ func TestHangup(t *testing.T) {
 			default:
 				_, err = c.Trace(ctx, strategy.Auto, p)
 			}
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Error(err)
-			}
+			try.Fails(err)(t, context.DeadlineExceeded)
 		})
 	}
 	wg.Wait()
@@ -67,7 +64,7 @@ func TestNoHangup(t *testing.T) {
 	for i := range uint64(n) {
 		k.Begin(wire.MsgFind, i)
 		k.Append(list(t, resource.Match{"a": "b"}).Wire())
-		must.OK(k.Send())
+		try.OK(t, k.Send())
 		if i == 0 {
 			read(0) // no other question follows the first one
 		}
@@ -79,9 +76,9 @@ func TestNoHangup(t *testing.T) {
 
 // A question that is answered in batches calls stop of onHangup twice.
 func TestHangupStoppedTwice(t *testing.T) {
-	l := must.Get(net.Listen("unix", filepath.Join(t.TempDir(), "s")))
+	l := try.Get(net.Listen("unix", filepath.Join(t.TempDir(), "s")))(t)
 	defer l.Close()
-	c := must.Get(net.Dial("unix", l.Addr().String()))
+	c := try.Get(net.Dial("unix", l.Addr().String()))(t)
 	defer c.Close()
 	stop := onHangup(c, func() { t.Error("the other end has not hung up") })
 	stop()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +18,8 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -47,7 +47,7 @@ func isLocked(t *testing.T, file string, self resource.GID) bool {
 	}
 	defer f.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(self.Ctx()), Len: 1}
-	must.OK(unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
+	try.OK(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
 	return lock.Type != unix.F_UNLCK
 }
 
@@ -71,23 +71,23 @@ func TestFilesPutBack(t *testing.T) {
 				c := joined(t, path)
 				l := list(t, resource.Attrs{"of": "before"})
 				id := c.Self().WithSerial(1)
-				must.Get(c.Register(t.Context(), id, l))
-				before := must.Get(os.ReadFile(path + nodeSuffix))
+				try.Get(c.Register(t.Context(), id, l))(t)
+				before := try.Get(os.ReadFile(path + nodeSuffix))(t)
 				var was []fs.FileInfo
 				all := []string{path + lockSuffix, path + nodeSuffix, path}
 				for _, p := range all {
-					fi := must.Get(os.Lstat(p))
+					fi := try.Get(os.Lstat(p))(t)
 					was = append(was, fi)
 				}
 				removed := map[string]bool{}
 				for _, suffix := range suffixes {
 					removed[path+suffix] = true
-					must.OK(os.Remove(path + suffix))
+					try.OK(t, os.Remove(path+suffix))
 				}
 				if suffixes == nil { // at once: the server may put files back meanwhile
 					gone := filepath.Join(t.TempDir(), "gone")
-					must.OK(os.Rename(filepath.Dir(path), gone))
-					must.OK(os.RemoveAll(gone))
+					try.OK(t, os.Rename(filepath.Dir(path), gone))
+					try.OK(t, os.RemoveAll(gone))
 				}
 				for i, p := range all {
 					eventually.True(t, p+" comes back", func() bool {
@@ -119,7 +119,7 @@ func TestFilesPutBack(t *testing.T) {
 				}
 				found(t, id)(joined(t, path).Find(t.Context(), l))
 				s.Close()
-				fails(t, fs.ErrNotExist)(os.Lstat(path))
+				try.Fails(os.Lstat(path))(t, fs.ErrNotExist)
 				select {
 				case <-s.Displaced():
 					t.Error("the server says that another has its place")
@@ -139,15 +139,15 @@ func TestMemberFilePutBack(t *testing.T) {
 	path := sock(t)
 	member := path + memberSuffix
 	s := serve(t, path, AsDaemon(), inCluster(), looking(often))
-	must.OK(os.Remove(member))
+	try.OK(t, os.Remove(member))
 	eventually.True(t, "the member file comes back", func() bool {
 		_, err := os.Lstat(member)
 		return err == nil
 	})
 	next := displace(t, s, path, inCluster())
-	must.Get(os.Lstat(member))
+	try.Get(os.Lstat(member))(t)
 	next.Close()
-	fails(t, fs.ErrNotExist)(os.Lstat(member)) // the other server removes it
+	try.Fails(os.Lstat(member))(t, fs.ErrNotExist) // the other server removes it
 }
 
 // displace removes the folder of s, which serves at path, and starts another daemon there. It
@@ -155,9 +155,9 @@ func TestMemberFilePutBack(t *testing.T) {
 func displace(t *testing.T, s *Server, path string, opts ...Option) *Server {
 	t.Helper()
 	var next *Server
-	for try := 0; next == nil; try++ { // s may put its files back first
-		must.OK(os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)))
-		t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("%s-removed%d", filepath.Dir(path), try)) })
+	for i := 0; next == nil; i++ { // s may put its files back first
+		try.OK(t, os.Rename(filepath.Dir(path), fmt.Sprintf("%s-removed%d", filepath.Dir(path), i)))
+		t.Cleanup(func() { os.RemoveAll(fmt.Sprintf("%s-removed%d", filepath.Dir(path), i)) })
 		var err error
 		if next, err = Listen(path, append(opts, AsDaemon())...); err != nil && !errors.Is(err, ErrInUse) {
 			t.Fatal(err)
@@ -176,21 +176,17 @@ func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	s := displace(t, serve(t, path, AsDaemon(), looking(often)), path)
 	c := joined(t, path)
-	fails(t, ErrNotFound)(c.Lookup(t.Context(), c.Self()))
-	if joined(t, path).Node() != s.Node() {
-		t.Error("another node serves")
-	}
+	try.Fails(c.Lookup(t.Context(), c.Self()))(t, ErrNotFound)
+	try.Equal(t, joined(t, path).Node(), s.Node(), "another node serves")
 }
 
 // A daemon takes over from a context whose lock was removed.
 func TestYieldWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, looking(never))
-	must.OK(os.Remove(path + lockSuffix))
+	try.OK(t, os.Remove(path+lockSuffix))
 	d := serve(t, path, AsDaemon())
-	if d.Node() != s.Node() {
-		t.Error("the daemon is another node")
-	}
+	try.Equal(t, d.Node(), s.Node(), "the daemon is another node")
 	joined(t, path)
 	s.Close()
 	joined(t, path)
@@ -268,7 +264,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
 	path, full := filepath.Join(dir, "d.sock"), filepath.Join(dir, "full")
 	fill := func() {
-		f := must.Get(os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))
+		f := try.Get(os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
 		defer f.Close()
 		for {
 			if _, err := f.Write(make([]byte, 4096)); errors.Is(err, unix.ENOSPC) {
@@ -286,7 +282,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 	if names(t, err, path+nodeSuffix); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a first server: %v", err)
 	}
-	must.OK(os.Remove(full))
+	try.OK(t, os.Remove(full))
 	serve(t, path).Close()
 	fill()
 	var node resource.NodeID
@@ -298,9 +294,9 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		node = s.Node()
 		s.Close()
 	}
-	ls := must.Get(NewLabels(resource.Attrs{"zone": "a"}))
-	var log strings.Builder
-	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	ls := try.Get(NewLabels(resource.Attrs{"zone": "a"}))(t)
+	var log logged.Log
+	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(log.Logger()))
 	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
 		t.Error("the node is not found by its label: ", err)
 	}
@@ -315,7 +311,7 @@ func TestFullRuntimeDirectory(t *testing.T) {
 		cs[i] = joinedNode(t, path, nil)
 	}
 	cs[0].Close() // the client that served
-	must.Get(cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))
+	try.Get(cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))(t)
 }
 
 // A process that may not write large files gets an error. SIGXFSZ does not end it.
@@ -324,7 +320,7 @@ func TestFileSizeLimit(t *testing.T) {
 		return
 	}
 	limit := func(n uint64) {
-		must.OK(unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}))
+		try.OK(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}))
 	}
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Max != unix.RLIM_INFINITY {
@@ -351,11 +347,9 @@ func TestFileSizeLimit(t *testing.T) {
 	serve(t, path)
 	c := joined(t, path)
 	for range 3 * indexAfter {
-		fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))
+		try.Fails(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))(t, ErrNotFound)
 	}
-	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, unix.EFBIG) {
-		t.Errorf("memory larger than files may be: %v", err)
-	}
+	try.Fails(memfd.Create(context.Background(), "large", 1<<20))(t, unix.EFBIG, "memory larger than files may be")
 }
 
 // A server whose process has no free descriptors goes on when there are some. It logs the problem a
@@ -368,14 +362,14 @@ func TestNoDescriptors(t *testing.T) {
 		return
 	}
 	path := sock(t)
-	var log lines
-	s := serve(t, path, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
+	var log logged.Log
+	s := serve(t, path, WithLogger(log.Logger()))
+	at := try.Get(s.ListenTCP("tcp://127.0.0.1:0"))(t)
 	c := joined(t, path)
 	var most unix.Rlimit
-	must.OK(unix.Getrlimit(unix.RLIMIT_NOFILE, &most))
+	try.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &most))
 	most.Cur = 64
-	must.OK(unix.Setrlimit(unix.RLIMIT_NOFILE, &most))
+	try.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &most))
 	var full []int
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -397,18 +391,16 @@ func TestNoDescriptors(t *testing.T) {
 		if err == nil {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		waiting = append(waiting, fd)
 	}
-	eventually.True(t, "the server notices", func() bool { return log.count("directory: accepting") == ratelog.Burst })
-	must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))
+	eventually.True(t, "the server notices", func() bool { return log.Count("directory: accepting") == ratelog.Burst })
+	try.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))(t)
 	for _, fd := range full {
 		unix.Close(fd)
 	}
 	joined(t, path)
-	d := must.Get(Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix)))
+	d := try.Get(Join(t.Context(), DialSocket(at+"?node="+path+nodeSuffix)))(t)
 	d.Close()
 }
 
@@ -416,16 +408,16 @@ func TestNoDescriptors(t *testing.T) {
 // clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.sock")
-	s := must.Get(Listen(path))
+	s := try.Get(Listen(path))(t)
 	defer s.Close()
-	at := must.Get(s.ListenTCP("tcp://127.0.0.1:0"))
+	at := try.Get(s.ListenTCP("tcp://127.0.0.1:0"))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
-	c := must.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))
+	c := try.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))(t)
 	defer c.Close()
 	l, _ := resource.NewPattern(resource.Attrs{"over": "tcp"})
 	id := c.Self().WithSerial(1)
-	must.Get(c.Register(ctx, id, l))
+	try.Get(c.Register(ctx, id, l))(t)
 	found(t, id)(c.Find(ctx, l))
 	for _, bad := range []string{"tcp://0.0.0.0:0", "tcp://192.0.2.1:0", "tcp://127.0.0.1", "127.0.0.1:0", "tcp://%zz"} {
 		if at, err := s.ListenTCP(bad); err == nil {
@@ -433,12 +425,10 @@ func TestTCP(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{at, at + "?node=/nowhere", "tcp://"} {
-		if _, err := Join(ctx, DialSocket(bad)); err == nil {
-			t.Errorf("%s can be joined", bad)
-		}
+		try.Rejects(Join(ctx, DialSocket(bad)))(t, "%s can be joined", bad)
 	}
 	s.Close()
-	fails(t, ErrNoDirectory)(DialSocket(at + "?node=" + path + ".node")(ctx)) // a closed one
+	try.Fails(DialSocket(at+"?node="+path+".node")(ctx))(t, ErrNoDirectory) // a closed one
 	if _, err := DialSocket(strings.Repeat("x", 200))(ctx); err == nil || !strings.Contains(err.Error(), "107") {
 		t.Errorf("a long path: %v", err)
 	}

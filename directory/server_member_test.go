@@ -18,7 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -33,7 +33,7 @@ func inCluster() Option {
 // ask looks for a resource that no server has.
 func ask(t *testing.T, s *Server) error {
 	t.Helper()
-	c := must.Get(Join(context.Background(), s.Dialer()))
+	c := try.Get(Join(context.Background(), s.Dialer()))(t)
 	defer c.Close()
 	_, err := c.Find(context.Background(), list(t, resource.Match{"no": "such"}))
 	_, lookup := c.Lookup(context.Background(), resource.MakeGID(s.Node()^1, 1, 1))
@@ -52,9 +52,9 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	handOver := func(opts ...Option) {
 		t.Helper()
 		s := serve(append(opts, AsDaemon())...)
-		c := must.Get(Join(context.Background(), s.Dialer()))
+		c := try.Get(Join(context.Background(), s.Dialer()))(t)
 		defer c.Close()
-		must.OK(s.Close())
+		try.OK(t, s.Close())
 	}
 	uncertain := func(s *Server) {
 		t.Helper()
@@ -65,9 +65,7 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	}
 	certain := func(s *Server) {
 		t.Helper()
-		if err := ask(t, s); !errors.Is(err, ErrNotFound) {
-			t.Errorf("in no cluster: %v, want ErrNotFound", err)
-		}
+		try.Fails(ask(t, s))(t, ErrNotFound, "in no cluster")
 		s.Close()
 	}
 	mark := func() bool {
@@ -92,13 +90,13 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	certain(serve())
 
 	handOver(inCluster())
-	must.OK(os.Remove(path + nodeSuffix))
+	try.OK(t, os.Remove(path+nodeSuffix))
 	certain(serve()) // another node
 
 	other := filepath.Join(t.TempDir(), "other")
-	must.OK(os.WriteFile(other, []byte("mine"), 0o600))
+	try.OK(t, os.WriteFile(other, []byte("mine"), 0o600))
 	os.Remove(path + memberSuffix)
-	must.OK(os.Symlink(other, path+memberSuffix))
+	try.OK(t, os.Symlink(other, path+memberSuffix))
 	handOver(inCluster())
 	certain(serve(AsDaemon())) // the file is neither replaced nor removed, and it is no mark
 	if b, err := os.ReadFile(other); string(b) != "mine" {
@@ -128,9 +126,7 @@ func TestUnreachableWatch(t *testing.T) {
 		w2 := db.Watch(new(resource.List))
 		defer w2.Close()
 		Unreachable(errors.New("why")).Watch(new(resource.List), w2)() // ended at once, so w2 waits for nothing
-		if ev, err := w2.Next(t.Context()); err != nil || ev.Kind != Synced {
-			t.Fatalf("%v, %v", ev, err)
-		}
+		try.Equal(t, try.Get(w2.Next(t.Context()))(t).Kind, Synced)
 	})
 }
 
@@ -191,7 +187,7 @@ func TestMembership(t *testing.T) {
 	d := serve(t, path, AsDaemon(), s.option())
 	s.expect(t, "a daemon takes over", []bool{false, true, false}, []bool{true, true})
 	// The answer proves that b has joined again.
-	fails(t, ErrNotFound)(nil, b.Delete(t.Context(), b.Self().WithSerial(9)))
+	try.Fails(b.Delete(t.Context(), b.Self().WithSerial(9)))(t, ErrNotFound)
 	d.Close() // b serves in its place
 	s.expect(t, "the context takes over again", []bool{false, true, false, true}, []bool{true, true, true})
 	b.Close()
@@ -209,12 +205,12 @@ func TestMembership(t *testing.T) {
 func TestMembershipOfOne(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		var st stay
-		s := must.Get(Listen(sock(t), st.option()))
-		c := must.Get(Join(t.Context(), s.Dialer(), AsMember()))
+		s := try.Get(Listen(sock(t), st.option()))(t)
+		c := try.Get(Join(t.Context(), s.Dialer(), AsMember()))(t)
 		if other {
 			joinedBy(t, s.Dialer(), AsMember())
 		}
-		must.OK(s.closeOf(c.Self()))
+		try.OK(t, s.closeOf(c.Self()))
 		st.expect(t, "it ends", []bool{false}, []bool{other})
 		c.Close()
 	}
@@ -229,10 +225,10 @@ func TestMembershipFails(t *testing.T) {
 	if c, err := JoinNode(t.Context(), path, log, []Option{s.option()}); !errors.Is(err, broken) || c != nil {
 		t.Fatalf("joined: %v", err)
 	}
-	fails(t, broken)(Listen(path, s.option()))
+	try.Fails(Listen(path, s.option()))(t, broken)
 	joinedNode(t, path, nil)
 	// A process that only joins is not affected.
-	other := must.Get(JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember()))
+	other := try.Get(JoinNode(t.Context(), path, log, []Option{s.option()}, AsMember()))(t)
 	other.Close()
 }
 
@@ -250,7 +246,7 @@ func TestRemoteEnds(t *testing.T) {
 	}()
 	<-asked
 	a.Close()
-	fails(t, ErrNotFound)(nil, <-got)
+	try.Fails(<-got)(t, ErrNotFound)
 }
 
 // The member file has the addresses of other members soon after they have changed, however seldom

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,9 +22,7 @@ import (
 func nodes(t testing.TB, c *Client, pattern *resource.List) (all []resource.Record) {
 	t.Helper()
 	for a, err := range c.FindAll(context.Background(), pattern) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		all = append(all, a)
 	}
 	return all
@@ -73,14 +71,14 @@ func TestNode(t *testing.T) {
 		t.Errorf("by its identifier: %+v, %v", a, err)
 	}
 	before, _ := c.Lookup(ctx, id)
-	fails(t, ErrNotOwner)(c.Register(ctx, id, list(t, nil)))  // registering a node
-	fails(t, ErrNotOwner)(c.Update(ctx, id, 0, list(t, nil))) // changing a node
-	fails(t, ErrNotOwner)(nil, c.Delete(ctx, id))             // deleting a node
+	try.Fails(c.Register(ctx, id, list(t, nil)))(t, ErrNotOwner)  // registering a node
+	try.Fails(c.Update(ctx, id, 0, list(t, nil)))(t, ErrNotOwner) // changing a node
+	try.Fails(c.Delete(ctx, id))(t, ErrNotOwner)                  // deleting a node
 	if a, err := c.Lookup(ctx, id); err != nil || a.Revision != before.Revision || !a.Attrs.Equal(&before.Attrs) {
 		t.Errorf("after all that: %+v, %v", a, err)
 	}
 	other := &Client{dial: DialSocket(path), self: id}
-	fails(t, ErrDenied)(other.join(ctx, nil)) // joining as the node
+	try.Fails(other.join(ctx, nil))(t, ErrDenied) // joining as the node
 }
 
 // Whatever process serves, there is one node. A watch of the node sees changes and never an end. A
@@ -94,9 +92,7 @@ func TestNodeOutlivesServers(t *testing.T) {
 	expect := func(kind EventKind, zone string) (rev uint64) {
 		t.Helper()
 		ev, err, _ := next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if ev.Kind != kind || ev.Attrs.GetString("zone") != zone || kind != Synced && ev.ID != NodeResource(s.Node()) {
 			t.Fatalf("%v %v %v, want %v, zone %q", ev.Kind, ev.ID, &ev.Attrs, kind, zone)
 		}
@@ -116,16 +112,14 @@ func TestNodeOutlivesServers(t *testing.T) {
 		{[]Option{AsDaemon()}, ""}, // a daemon without labels removes them
 		{nil, ""},
 	} {
-		must.OK(s.Close())
+		try.OK(t, s.Close())
 		s = serve(t, path, next.opts...)
 		now := expect(Changed, next.zone)
 		if now <= rev {
 			t.Errorf("revision %d after %d", now, rev)
 		}
 		rev = now
-		if a := nodes(t, c, list(t, resource.Match{AttrKind: "node"})); len(a) != 1 {
-			t.Errorf("%d nodes", len(a))
-		}
+		try.Equal(t, len(nodes(t, c, list(t, resource.Match{AttrKind: "node"}))), 1, "nodes")
 	}
 }
 
@@ -139,14 +133,10 @@ func TestNodesShareDatabase(t *testing.T) {
 	defer two.Close()
 	c := joinedBy(t, one.Dialer())
 	all := list(t, resource.Match{AttrKind: "node"})
-	if a := nodes(t, c, all); len(a) != 2 {
-		t.Errorf("%d nodes", len(a))
-	}
+	try.Equal(t, len(nodes(t, c, all)), 2, "nodes")
 	again := NewServer(WithDatabase(db), WithIdentity(first), WithLabels(labels(t, resource.Attrs{"new": "yes"})))
 	defer again.Close()
-	if a := nodes(t, c, all); len(a) != 2 {
-		t.Errorf("%d nodes", len(a))
-	}
+	try.Equal(t, len(nodes(t, c, all)), 2, "nodes")
 	if a := nodes(t, c, list(t, resource.Match{AttrKind: "node", "new": "yes"})); len(a) != 1 || a[0].ID != NodeResource(first.Node) {
 		t.Errorf("%+v", a)
 	}

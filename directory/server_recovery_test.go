@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -35,10 +35,10 @@ type offering struct {
 // announce joins s as context n of the earlier server and announces count resources, or none.
 func announce(t *testing.T, s *Server, n uint64, count int) *offering {
 	t.Helper()
-	nc := must.Get(s.Dialer()(t.Context()))
+	nc := try.Get(s.Dialer()(t.Context()))(t)
 	c := &Client{self: resource.MakeGID(1, 1<<24|n, 0), dial: func(context.Context) (net.Conn, error) { return nc, nil }}
 	c.token = s.id.Token(c.self)
-	lc := must.Get(c.join(t.Context(), func() int { return count }))
+	lc := try.Get(c.join(t.Context(), func() int { return count }))(t)
 	return &offering{t, lc.c, c.self, 0}
 }
 
@@ -51,9 +51,7 @@ func (o *offering) next() resource.GID {
 	o.k.GID(id)
 	o.k.U64(1)
 	o.k.Append(list(o.t, resource.Attrs{"type": "lamp"}).Wire())
-	if err := o.k.Send(); err != nil {
-		o.t.Fatal(err)
-	}
+	try.OK(o.t, o.k.Send())
 	if m, err := o.k.ReadMessage(); err != nil || m.Type != wire.MsgDone {
 		o.t.Fatal(m.Type, err)
 	}
@@ -71,12 +69,10 @@ func TestOfferIsAwaited(t *testing.T) {
 		lamps := list(t, resource.Match{"type": "lamp"})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := c.Lookup(t.Context(), last); err != nil {
-				t.Error("a look-up:", err)
-			}
+			try.Works(c.Lookup(t.Context(), last))(t, "a look-up")
 		})
 		wg.Go(func() {
-			fails(t, ErrNotFound)(c.Find(t.Context(), list(t, resource.Match{"type": "another"})))
+			try.Fails(c.Find(t.Context(), list(t, resource.Match{"type": "another"})))(t, ErrNotFound)
 			if s.Database().Len() < 12 {
 				t.Error("denied in the midst of an offer")
 			}
@@ -84,14 +80,10 @@ func TestOfferIsAwaited(t *testing.T) {
 		wg.Go(func() {
 			n := 0
 			for _, err := range c.FindAll(t.Context(), lamps) {
-				if err != nil {
-					t.Error(err)
-				}
+				try.Check(t, err)
 				n++
 			}
-			if n != 12 {
-				t.Errorf("a listing has %d of 12", n)
-			}
+			try.Equal(t, n, 12, "resources of a listing")
 		})
 		wg.Go(func() {
 			n := 0
@@ -101,9 +93,7 @@ func TestOfferIsAwaited(t *testing.T) {
 				}
 				n++
 			}
-			if n != 12 {
-				t.Errorf("a watch was told %d of 12 before Synced", n)
-			}
+			try.Equal(t, n, 12, "resources of a watch before Synced")
 		})
 		for range 12 {
 			time.Sleep(offerSilence / 2) // the bubble's time: longer than offerSilence in all
@@ -197,7 +187,7 @@ func TestSlowOffer(t *testing.T) {
 		asker := joinedBy(t, dialer(false))
 		const n = 10
 		for i := range uint32(n) {
-			must.Get(owner.Register(t.Context(), owner.Self().WithSerial(i+1), list(t, resource.Attrs{"type": "lamp"})))
+			try.Get(owner.Register(t.Context(), owner.Self().WithSerial(i+1), list(t, resource.Attrs{"type": "lamp"})))(t)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -216,7 +206,7 @@ func TestSlowOffer(t *testing.T) {
 		mu.Unlock()
 		first.Close()
 		for i := range uint32(n) {
-			must.Get(asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)))
+			try.Get(asker.Lookup(t.Context(), owner.Self().WithSerial(n-i)))(t)
 		}
 		time.Sleep(2 * GoneGrace)
 		cancel()
@@ -269,9 +259,7 @@ func offerLater(t *testing.T, s *Server, c *Client, done *atomic.Bool) (ids []re
 	}
 	l := list(t, resource.Attrs{"type": "lamp"})
 	offer := func(id resource.GID) {
-		if err := s.Database().Offer(id, c.Self(), 1, l); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Database().Offer(id, c.Self(), 1, l))
 	}
 	offer(ids[0])
 	offered := make(chan struct{})
@@ -289,9 +277,7 @@ func TestCancelWhileRecovering(t *testing.T) {
 	enough := errors.New("enough")
 	time.AfterFunc(10*time.Millisecond, func() { cancel(enough) })
 	_, err := s.direct(ctx, list(t, nil), func() (resource.Record, bool, error) { return s.find(ctx, list(t, resource.Match{"a": "b"})) })
-	if !errors.Is(err, enough) {
-		t.Error(err)
-	}
+	try.Fails(err)(t, enough)
 }
 
 // A server that follows another one denies no resource of a context that lives and has not joined
@@ -299,10 +285,10 @@ func TestCancelWhileRecovering(t *testing.T) {
 // processor. A context that has ended is not waited for.
 func TestLateContextIsAwaited(t *testing.T) {
 	path := sock(t)
-	first := must.Get(Listen(path))
+	first := try.Get(Listen(path))(t)
 	early, ended := joined(t, path), joined(t, path)
 	come, dials := make(chan struct{}), 0
-	late, err := Join(t.Context(), func(ctx context.Context) (net.Conn, error) {
+	late := try.Get(Join(t.Context(), func(ctx context.Context) (net.Conn, error) {
 		if dials++; dials > 1 {
 			select {
 			case <-come:
@@ -311,20 +297,15 @@ func TestLateContextIsAwaited(t *testing.T) {
 			}
 		}
 		return DialSocket(path)(ctx)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer late.Close()
 	id := late.Self().WithSerial(1)
-	must.Get(late.Register(t.Context(), id, list(t, resource.Attrs{"type": "lamp"})))
+	try.Get(late.Register(t.Context(), id, list(t, resource.Attrs{"type": "lamp"})))(t)
 	ended.Close()
 	first.Close()
 	s := serve(t, path)
 	// The context early has joined by now.
-	if _, err := early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})); err == nil {
-		t.Error("changed what is another's")
-	}
+	try.Rejects(early.Update(t.Context(), id, 0, list(t, resource.Attrs{"a": "b"})))(t, "changed what is another's")
 	if !s.awaits() {
 		t.Error("a context that lives is not awaited")
 	}
@@ -346,13 +327,13 @@ func TestLateContextIsAwaited(t *testing.T) {
 // they own, within bounds of 2 s and 30 s. See also TestFilesPutBack.
 func TestRecoveryTakesNoTime(t *testing.T) {
 	path := sock(t)
-	first := must.Get(Listen(path, AsDaemon(), Also(path+"2")))
-	at := must.Get(first.ListenTCP("tcp://127.0.0.1:0"))
+	first := try.Get(Listen(path, AsDaemon(), Also(path+"2")))(t)
+	at := try.Get(first.ListenTCP("tcp://127.0.0.1:0"))(t)
 	overTCP := at + "?node=" + path + nodeSuffix
 	killed := joined(t, path)
 	all := map[string]*Client{"Unix": joined(t, path), "second": joined(t, path+"2"), "TCP": joined(t, overTCP)}
 	for name, c := range all {
-		must.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"at": name})))
+		try.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, resource.Attrs{"at": name})))(t)
 	}
 	killed.Close()
 	first.Close()
@@ -360,9 +341,9 @@ func TestRecoveryTakesNoTime(t *testing.T) {
 	if s.Recovered() && time.Since(*s.opened.Load()) < offerSilence {
 		t.Error("recovered without the context at the TCP port")
 	}
-	must.Get(s.ListenTCP(at))
+	try.Get(s.ListenTCP(at))(t)
 	for name, c := range all { // each answer comes after the context's offer
-		must.Get(c.Update(t.Context(), c.Self().WithSerial(1), 0, list(t, resource.Attrs{"at": name})))
+		try.Get(c.Update(t.Context(), c.Self().WithSerial(1), 0, list(t, resource.Attrs{"at": name})))(t)
 	}
 	now := time.Now()
 	s.opened.Store(&now)

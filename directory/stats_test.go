@@ -4,11 +4,10 @@ package directory
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,19 +18,17 @@ func TestStats(t *testing.T) {
 	d := joined(t, path)
 	here, nowhere := list(t, resource.Match{"type": "x"}), list(t, resource.Match{"type": "y"})
 	for i := range uint32(3) {
-		must.Get(c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})))
+		try.Get(c.Register(ctx, c.Self().WithSerial(1+i), list(t, resource.Attrs{"type": "x"})))(t)
 	}
-	fails(t, ErrNotOwner)(d.Register(ctx, c.Self().WithSerial(1), here))
+	try.Fails(d.Register(ctx, c.Self().WithSerial(1), here))(t, ErrNotOwner)
 	rev, err := c.Update(ctx, c.Self().WithSerial(1), 0, list(t, resource.Attrs{"type": "x", "n": "2"}))
 	if err != nil || rev == 0 {
 		t.Fatal(rev, err)
 	}
-	must.OK(c.Delete(ctx, c.Self().WithSerial(3)))
+	try.OK(t, c.Delete(ctx, c.Self().WithSerial(3)))
 	want := func(what string, err, want error) {
 		t.Helper()
-		if !errors.Is(err, want) {
-			t.Fatalf("%s: %v, want %v", what, err, want)
-		}
+		try.Fails(err)(t, want, "%s", what)
 	}
 	ask := func(l *resource.List) error { _, err := d.Find(ctx, l); return err }
 	want("what there is", ask(here), nil)

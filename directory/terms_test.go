@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -23,13 +23,13 @@ func TestTermsTravel(t *testing.T) {
 		{Keys: [][]byte{{9}}, Member: true, Sealed: true, Certificates: true},
 	} {
 		l := want.list()
-		must.OK(l.AddString("of a later version", "x"))
+		try.OK(t, l.AddString("of a later version", "x"))
 		got, err := parseTerms(&l)
 		if err != nil || !got.equal(&want) {
 			t.Errorf("%+v came as %+v: %v", want, got, err)
 		}
 	}
-	fails(t, ErrProtocol)(parseTerms(new(resource.List))) // terms without a key
+	try.Fails(parseTerms(new(resource.List)))(t, ErrProtocol) // terms without a key
 }
 
 // Contexts are told new terms at once and in order, also between other answers. A context that
@@ -47,13 +47,11 @@ func TestTermsChange(t *testing.T) {
 	k.Begin(wire.MsgJoin, 0)
 	k.Append(make([]byte, 48))
 	k.Append(new(resource.List).Wire())
-	must.OK(k.Send())
+	try.OK(t, k.Send())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for i := range 200 {
-			if _, err := c.Register(t.Context(), c.Self().WithSerial(uint32(i+1)), list(t, resource.Attrs{"i": fmt.Sprint(i)})); err != nil {
-				t.Error(err)
-			}
+			try.Works(c.Register(t.Context(), c.Self().WithSerial(uint32(i+1)), list(t, resource.Attrs{"i": fmt.Sprint(i)})))(t)
 		}
 	})
 	const last = 2000

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,7 +26,7 @@ func in(t *testing.T, r *remote) (*Server, *Client) {
 	if r != nil {
 		s.Attach(r)
 	}
-	c := must.Get(Join(t.Context(), s.Dialer()))
+	c := try.Get(Join(t.Context(), s.Dialer()))(t)
 	t.Cleanup(func() { c.Close() })
 	return s, c
 }
@@ -34,7 +34,7 @@ func in(t *testing.T, r *remote) (*Server, *Client) {
 // The resource of a node that is a member has the member's address, under a later revision.
 func TestNodeInCluster(t *testing.T) {
 	s, c := in(t, nil)
-	before := must.Get(c.Lookup(t.Context(), NodeResource(s.Node())))
+	before := try.Get(c.Lookup(t.Context(), NodeResource(s.Node())))(t)
 	members := nothing()
 	members.addr = "10.0.0.7:7946"
 	s.Attach(members)
@@ -67,9 +67,7 @@ func TestCoverage(t *testing.T) {
 	if n, err := find(&cov); n != 1 || err != nil || !reflect.DeepEqual(cov, Coverage{Covered: 3}) {
 		t.Errorf("%d, %v, %+v", n, err, cov)
 	}
-	if n, err := find(nil); n != 1 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
+	try.Gives(find(nil))(t, 1)
 	f.failed = []resource.NodeID{8, 9}
 	if n, err := find(&cov); n != 1 || err != nil || !reflect.DeepEqual(cov, Coverage{3, []resource.NodeID{8, 9}}) || !errors.Is(cov.Err(), ErrPartial) {
 		t.Errorf("%d, %v, %+v", n, err, cov)
@@ -106,12 +104,12 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%+v", tr.Steps)
 	}
 	id := c.Self().WithSerial(1)
-	must.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x"})))
+	try.Get(c.Register(ctx, id, list(t, resource.Attrs{"type": "x"})))(t)
 	if tr, err = c.Trace(ctx, strategy.Unicast, list(t, resource.Match{"type": "x"})); err != nil || tr.Found != id || tr.Steps[0].Found != id || len(tr.Steps) != 3 {
 		t.Errorf("%+v, %v", tr, err)
 	}
 	refusal = ErrClosed
-	fails(t, ErrClosed)(c.Trace(ctx, strategy.Auto, list(t, nil))) // a cluster that fails
+	try.Fails(c.Trace(ctx, strategy.Auto, list(t, nil)))(t, ErrClosed) // a cluster that fails
 	if !slices.Equal(asked, []strategy.Strategy{strategy.Tree, strategy.Unicast, strategy.Auto}) {
 		t.Errorf("asked for %v", asked)
 	}
@@ -120,7 +118,7 @@ func TestTrace(t *testing.T) {
 	}
 	gone, stop := context.WithCancel(ctx)
 	stop()
-	fails(t, context.Canceled)(c.Trace(gone, strategy.Auto, list(t, nil))) // cancelled
+	try.Fails(c.Trace(gone, strategy.Auto, list(t, nil)))(t, context.Canceled) // cancelled
 	_, alone := in(t, nil)
 	if tr, err := alone.Trace(ctx, strategy.Auto, list(t, resource.Match{"type": "x"})); err != nil || !tr.Found.IsZero() || tr.Covered != 1 || len(tr.Steps) != 1 || tr.Messages != 0 {
 		t.Errorf("without a cluster: %+v, %v", tr, err)
@@ -144,5 +142,5 @@ func TestTraceMalformed(t *testing.T) {
 			t.Errorf("% x: the connection goes on: %v", body, err)
 		}
 	}
-	must.Get(c.Trace(t.Context(), strategy.Auto, list(t, nil)))
+	try.Get(c.Trace(t.Context(), strategy.Auto, list(t, nil)))(t)
 }

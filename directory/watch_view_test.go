@@ -5,6 +5,7 @@ package directory
 import (
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -34,9 +35,7 @@ func TestViewSameRevision(t *testing.T) {
 	if reports(&v, "acknowledged") {
 		t.Error("what is the same was reported again")
 	}
-	if v.Missing() != 0 {
-		t.Error("what was reported again is missing")
-	}
+	try.Equal(t, v.Missing(), 0, "what was reported again is missing")
 }
 
 // A View passes on what is new, and reports what a new server does not have as gone.

@@ -21,7 +21,7 @@ func TestAckWhileWriting(t *testing.T) {
 	l.pen.Store(penWriting)
 	l.sendAckLocked(nil)
 	l.mu.Unlock()
-	if !d.acksDue.Load() {
+	if !d.progress.OwesAck() {
 		t.Error("the acknowledgement is forgotten")
 	}
 }

@@ -4,13 +4,10 @@ package dispatch
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/subsys"
@@ -123,16 +120,10 @@ func TestPollerWritesReplies(t *testing.T) {
 		in.l.pace.slot = 1
 		in.l.mu.Unlock()
 		b.paced.slots[0].Store(in.l)
-		b.paced.count.Add(1)
+		b.progress.Paced.Add(1)
 		var polls sync.WaitGroup
 		polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
-		eventually.True(t, "a goroutine polls", func() bool {
-			if b.token.TryLock() {
-				b.token.Unlock()
-				return false
-			}
-			return true
-		})
+		eventually.True(t, "a goroutine polls", b.Poll)  // nothing arrives: another goroutine makes progress
 		must(t, mb.ReplyBytes(soon(t), msg, nil))
 		msg.Release()
 		awaitReply(t, p)
@@ -176,7 +167,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	to.l.pace.slot = 1
 	to.l.mu.Unlock()
 	a.paced.slots[0].Store(to.l)
-	a.paced.count.Add(1)
+	a.progress.Paced.Add(1)
 	send("first")
 	blocks.Store(true)
 	var writer sync.WaitGroup
@@ -204,9 +195,9 @@ func TestHandedOverGoesFirst(t *testing.T) {
 		must(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
 		msg, err := mb.Recv(context.Background())
 		must(t, err)
-		b.takeToken() // so that the next message waits in the socket
+		b.progress.Lock() // so that the next message waits in the socket
 		must(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
-		b.giveToken()
+		b.progress.Unlock()
 		var handled atomic.Bool
 		go func() {
 			msg.Release()
@@ -222,88 +213,4 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	if n := first.Load(); n < 15 { // the keeper may have received the next one
 		t.Errorf("the goroutine with the message ran first in %d of 20 cases", n)
 	}
-}
-
-// In whatever way calls end, no goroutine remains counted as woken: goroutines that poll would give
-// way to it.
-func TestWokenAreCounted(t *testing.T) {
-	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
-		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
-		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-		to := flow(t, a, mb)
-		go serveCalls(mb)
-		var all sync.WaitGroup
-		for g := range 16 {
-			all.Go(func() {
-				random := rand.New(rand.NewPCG(1, uint64(g)))
-				for i := range 100 {
-					ctx, cancel := context.WithCancel(context.Background())
-					if random.IntN(2) == 0 {
-						time.AfterFunc(time.Duration(random.IntN(200))*time.Microsecond, cancel)
-					}
-					err := callBytes(ctx, ma, to, fmt.Append(nil, g, i))
-					if err != nil && ctx.Err() == nil {
-						t.Errorf("call %d of %d: %v", i, g, err)
-					}
-					cancel()
-				}
-			})
-		}
-		all.Wait()
-		mb.Close()
-		eventually.True(t, "no goroutine is counted as woken", func() bool { return a.woken() == 0 })
-	})
-}
-
-// parkedWaiter returns a waiter in the list of parked waiters.
-func parkedWaiter(d *Dispatcher) *waiter {
-	w := d.waiter()
-	w.state.Store(parked)
-	d.listParked(w)
-	return w
-}
-
-// The token is offered to a waiter that is still parked, not to a waiter that has been fired.
-func TestTokenIsOfferedToParked(t *testing.T) {
-	d := newWorld().node(t, 1, transports()["tcp"])
-	waits, isFired := parkedWaiter(d), parkedWaiter(d) // the last one is the first in the list
-	isFired.fire()
-	d.offerToken()
-	if len(waits.ch) != 1 {
-		t.Error("the parked waiter has not been offered the token")
-	}
-	if n := d.wants.Load(); n != 0 {
-		t.Errorf("%d waiters are in the list", n)
-	}
-	d.endPark(isFired)
-	d.endPark(waits)
-	if n := d.woken(); n != 0 {
-		t.Errorf("%d goroutines are counted as woken", n)
-	}
-}
-
-// A goroutine that gives way parks until the last woken goroutine has run. Meanwhile the token is
-// offered to no other waiter.
-func TestParkForWoken(t *testing.T) {
-	d := newWorld().node(t, 1, transports()["tcp"])
-	other := parkedWaiter(d)
-	first, second := parkedWaiter(d), parkedWaiter(d)
-	for _, w := range []*waiter{first, second} {
-		w.fire()
-		d.unlistParked(w)
-	}
-	poller := d.waiter()
-	var gives sync.WaitGroup
-	gives.Go(func() { d.parkForWoken(nil, poller) })
-	eventually.True(t, "the poller has parked", func() bool { return d.pollerParked.Load() && poller.state.Load() == parked })
-	d.endPark(first)
-	if len(other.ch) != 0 || poller.state.Load() != parked {
-		t.Error("the token was offered before all woken goroutines had run")
-	}
-	d.endPark(second)
-	gives.Wait()
-	if poller.ready() || d.woken() != 0 || d.pollerParked.Load() {
-		t.Error("the poller has been fired, or goroutines are counted as woken")
-	}
-	d.unlistParked(other)
 }

@@ -211,9 +211,9 @@ func TestHostileUnit(t *testing.T) {
 		"length":             {mb.serial, []byte{1}},
 	} {
 		h := subsys.Header{Type: wire.TypeCredit, Dst: c.dst, Tag: 1 << 30, Len: uint32(len(c.payload))}
-		f.l.d.takeToken()
+		f.l.d.progress.Lock()
 		err := f.l.control(&subsys.Frame{Header: h, Data: c.payload})
-		f.l.d.giveToken()
+		f.l.d.progress.Unlock()
 		if !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: %v", what, err)
 		}

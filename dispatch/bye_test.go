@@ -72,7 +72,7 @@ func TestByeAcknowledges(t *testing.T) {
 	mb := box(t, d, 1, 0)
 	c := &fakeConn{}
 	l, _ := linked(t, d, c)
-	d.takeToken()
+	d.progress.Lock()
 	fs := []subsys.Frame{{Header: subsys.Header{Type: wire.TypeData, Seq: l.s.Expected(), Dst: 1, Src: 9}}}
 	if _, _, err := l.s.Accept(fs); err != nil {
 		t.Fatal(err)
@@ -82,9 +82,9 @@ func TestByeAcknowledges(t *testing.T) {
 	ctx := ended() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
 	closing.Go(func() { d.Close(ctx) })
-	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", locked(&l.mu, func() bool { return l.life.HasEnded() || d.tokenWaiters.Load() > 0 }))
+	eventually.True(t, "Close says goodbye, or waits for the goroutine that delivers", locked(&l.mu, func() bool { return l.life.HasEnded() || d.progress.IsWanted() }))
 	l.s.Worked()
-	d.giveToken()
+	d.progress.Unlock()
 	closing.Wait()
 	sent := subsystest.Split(&c.sent[len(c.sent)-1], nil)
 	if bye := sent[len(sent)-1]; bye.Type != wire.TypeBye || bye.Ack != l.s.Expected() {

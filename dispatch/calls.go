@@ -252,7 +252,7 @@ func (c *calls) failLocked(i uint32, err error) {
 	w := c.table[i-1].w
 	c.removeLocked(i)
 	w.cause = err
-	w.fire()
+	w.Fire()
 }
 
 // replyLocked hands a reply to its caller. It drops a reply for which no call waits, or that comes
@@ -269,7 +269,7 @@ func (c *calls) replyLocked(msg *Message) {
 	c.removeLocked(i)
 	w.msg = msg
 	c.box.consumeEarlyLocked(msg)
-	w.fire()
+	w.Fire()
 }
 
 // landing returns the landing of the reply of target to a call, or nil. box.mu must not be

@@ -35,7 +35,7 @@ func TestCancelledRequestsLeave(t *testing.T) {
 				must(t, f.SendBytes(soon(t), 1, uint64(n+i), nil))
 			}
 		}
-		eventually.True(t, "all is stored", func() bool { b.pollOnce(); got, _ := mb.Len(); return got == n+3 })
+		eventually.True(t, "all is stored", func() bool { b.progress.Poll(true); got, _ := mb.Len(); return got == n+3 })
 		before := runtime.NumGoroutine()
 		cancel()
 		for i, p := range calls {
@@ -54,7 +54,7 @@ func TestCancelledRequestsLeave(t *testing.T) {
 		if now := runtime.NumGoroutine(); now > before+20 {
 			t.Errorf("%d goroutines more", now-before)
 		}
-		eventually.True(t, "the requests leave", func() bool { b.pollOnce(); got, _ := mb.Len(); return got == n/3+3 })
+		eventually.True(t, "the requests leave", func() bool { b.progress.Poll(true); got, _ := mb.Len(); return got == n/3+3 })
 		for i := range n {
 			if i%3 == 2 {
 				msg, err := mb.Recv(soon(t), Tag(uint64(i)))
@@ -107,7 +107,7 @@ func TestOnCancel(t *testing.T) {
 				cancel()
 				if isLate {
 					eventually.True(t, "the news", func() bool {
-						b.pollOnce()
+						b.progress.Poll(true)
 						mb.mu.Lock()
 						defer mb.mu.Unlock()
 						return len(msg.in.early) > 0
@@ -116,7 +116,7 @@ func TestOnCancel(t *testing.T) {
 				}
 				var got error
 				eventually.True(t, "the receiver learns it", func() bool {
-					b.pollOnce()
+					b.progress.Poll(true)
 					select {
 					case got = <-why:
 						return true
@@ -147,8 +147,8 @@ func TestHostileCancels(t *testing.T) {
 	mb := box(t, b, 2, 0)
 	talk(t, a, b, mb, 1)
 	l, _ := onlyLink(b, a)
-	b.takeToken()
-	defer b.giveToken()
+	b.progress.Lock()
+	defer b.progress.Unlock()
 	frame := func(number uint64, payload ...byte) subsys.Frame {
 		return subsys.Frame{Header: subsys.Header{Type: wire.TypeCancel, Dst: mb.serial, Src: 1, Tag: number, Len: uint32(len(payload))}, Data: payload}
 	}
@@ -174,7 +174,7 @@ func TestCancelledBehindLarge(t *testing.T) {
 		const n, credit = 4 * mostEarly, 2 << 20
 		talkSize(t, a, mb, FirstCredit*3/4)
 		eventually.True(t, "there is credit", func() bool {
-			a.pollOnce()
+			a.progress.Poll(true)
 			f.l.mu.Lock()
 			defer f.l.mu.Unlock()
 			return f.limit > credit
@@ -204,8 +204,8 @@ func TestCancelledBehindLarge(t *testing.T) {
 		f.l.mu.Lock()
 		f.l.pump()
 		eventually.True(t, "all has been sent", func() bool {
-			a.pollOnce()
-			b.pollOnce()
+			a.progress.Poll(true)
+			b.progress.Poll(true)
 			f.l.mu.Lock()
 			defer f.l.mu.Unlock()
 			return !f.line.IsWaiting()
@@ -230,7 +230,7 @@ func TestCancelledBeforePutBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually.True(t, "the news", func() bool {
-			b.pollOnce()
+			b.progress.Poll(true)
 			mb.mu.Lock()
 			defer mb.mu.Unlock()
 			return len(msg.in.early) > 0

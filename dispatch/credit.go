@@ -55,8 +55,8 @@ type inflow struct {
 	needFor   outgoing    // the message for which the sender waits, if the sender has told
 	posted    uint64      // the part of granted-consumed for messages that come to the program's own memory: nothing counts it
 	postedOut uint64      // the part of posted that has not arrived
-	pin       *pin        // the pin of the last message that was stored
 	waiters   waitlist    // goroutines of a sender in this process that wait for credit
+	queue     *localQueue // the messages of a sender in this process; nil: the sender is a link
 	isClosed  bool        // the link has ended, or the context of this process that sends has closed
 	endings   endings     // functions of a sender in this process; see OnEnd
 	early     []cancelled // calls that were given up, the last mostEarly whose requests were not found
@@ -147,10 +147,18 @@ func (m *Mailbox) listInflowLocked(in *inflow) {
 // the context's first message is on its way. closeAccount undoes that. mu must be held.
 func (m *Mailbox) openAccountLocked(in *inflow) {
 	in.creditRules, in.wasOpened = m.creditRulesOfLocked(in), true
-	in.granted = in.first
+	in.setGranted(in.first)
 	m.addPromisedLocked(in, int64(in.first))
 	m.addOutstandingLocked(in, int64(in.first))
 	m.divideLimitLocked(m.flows + 1)
+}
+
+// setGranted sets what the sender may have sent. The mailbox's mu must be held.
+func (in *inflow) setGranted(total uint64) {
+	in.granted = total
+	if in.queue != nil {
+		in.queue.limit.Store(total)
+	}
 }
 
 // divideLimitLocked divides the limit among flows sending contexts. mu must be held.
@@ -170,9 +178,13 @@ func (m *Mailbox) closeAccount(in *inflow) {
 	defer func() { callAll(ended, ErrClosed) }() // only a context of this process has functions here, and it closes
 	m.mu.Lock()
 	defer m.grantQueuedLocked()
+	if in.l == nil {
+		in.queue.closeLocked()
+	}
 	m.addPromisedLocked(in, -int64(in.granted-in.received)) // what is stored is consumed later
 	m.addOutstandingLocked(in, -int64(in.granted-in.received))
-	in.granted, in.isClosed = in.received, true
+	in.setGranted(in.received)
+	in.isClosed = true
 	m.dequeueNeedLocked(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
@@ -202,6 +214,9 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	if m.oversize == in && in.consumed >= m.oversizeEnd {
 		m.endOversizeLocked()
 	}
+	if m.holdsBackLocked(in) {
+		return in, 0
+	}
 	if len(m.creditQueue) > 0 {
 		if in.need != 0 && in.needsOnlyFirstLocked() {
 			return in, m.grantNeedLocked(in)
@@ -214,6 +229,28 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 		return in, 0
 	}
 	return in, m.grantLocked(in)
+}
+
+// heldBack is how long a sender of this process may wait although there is room.
+const heldBack = time.Millisecond
+
+// holdsBackLocked reports whether a context of this process that waits for credit is to wait until
+// half of its window is free, or for heldBack. Otherwise a sender that is faster than its receiver
+// would be woken for each message. mu must be held.
+func (m *Mailbox) holdsBackLocked(in *inflow) bool {
+	if in.need == 0 || in.queue == nil || m.serial&Bounded != 0 || in.isClosed || len(m.creditQueue) > 1 || in.granted-in.consumed <= m.window/2 ||
+		m.messages.First() == nil || m.waiters.First() != nil {
+		return false
+	}
+	if !m.isHolding {
+		m.isHolding = true
+		time.AfterFunc(heldBack, func() {
+			m.mu.Lock()
+			m.isHolding = false
+			m.grantQueuedLocked()
+		})
+	}
+	return true
 }
 
 // consumeEarlyLocked is consume for a message that its receiver may take much later, such as the
@@ -253,7 +290,7 @@ func (m *Mailbox) grantLocked(in *inflow) uint64 {
 		}
 		m.addPromisedLocked(in, int64(more))
 		m.addOutstandingLocked(in, int64(more))
-		in.granted += more
+		in.setGranted(in.granted + more)
 		return in.granted
 	}
 	return 0
@@ -290,6 +327,7 @@ func (m *Mailbox) onNeed(in *inflow, total uint64, o outgoing) (grant uint64, er
 
 // queueNeedLocked is onNeed of an open mailbox. mu must be held.
 func (m *Mailbox) queueNeedLocked(in *inflow, total uint64) (grant uint64) {
+	m.storeQueuesLocked()
 	wasFirst := len(m.creditQueue) > 0 && m.creditQueue[0] == in
 	if total <= in.granted { // the sender has been told already, or waits no longer
 		m.dequeueNeedLocked(in)
@@ -373,7 +411,8 @@ func (m *Mailbox) nextGranteeLocked() *inflow {
 func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
 	if m.landsLocked(in) {
 		more := in.need - in.granted
-		in.posted, in.postedOut, in.granted = in.posted+more, in.postedOut+more, in.need
+		in.posted, in.postedOut = in.posted+more, in.postedOut+more
+		in.setGranted(in.need)
 		m.dequeueNeedLocked(in)
 		return in.granted
 	}
@@ -391,9 +430,9 @@ func (m *Mailbox) grantNeedLocked(in *inflow) uint64 {
 		}
 		m.oversize, m.oversizeEnd = in, in.need
 	}
-	in.granted = in.need
+	in.setGranted(in.need)
 	m.dequeueNeedLocked(in)
-	if in.first == 0 { // otherwise the sender would have to ask for each message
+	if in.first == 0 || in.queue != nil { // otherwise the sender would have to ask for each message
 		m.grantLocked(in)
 	}
 	return in.granted
@@ -449,7 +488,8 @@ func (m *Mailbox) takeBack(in *inflow, total, held uint64) error {
 func (m *Mailbox) lowerGrantLocked(in *inflow, total uint64) {
 	m.addPromisedLocked(in, -int64(in.granted-total))
 	m.addOutstandingLocked(in, -int64(in.granted-total))
-	in.granted, in.announced = total, total
+	in.setGranted(total)
+	in.announced = total
 	if m.oversize == in {
 		m.endOversizeLocked()
 	}

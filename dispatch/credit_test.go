@@ -232,18 +232,18 @@ func TestOversizeGrantInUse(t *testing.T) {
 	waiting := make(chan error, 1)
 	go func() { waiting <- flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
 	needed(t, mb)
-	in.l.d.takeToken()
+	in.l.d.progress.Lock()
 	in.l.parts = append(in.l.parts, part{dst: mb.serial, total: 8 * FirstCredit})
-	in.l.d.giveToken()
+	in.l.d.progress.Unlock()
 	for range 10 {
-		in.l.d.takeToken()
+		in.l.d.progress.Lock()
 		in.l.parts[0].have++
-		in.l.d.giveToken()
+		in.l.d.progress.Unlock()
 		mb.checkOversize()
 	}
-	in.l.d.takeToken()
+	in.l.d.progress.Lock()
 	in.l.parts = nil
-	in.l.d.giveToken()
+	in.l.d.progress.Unlock()
 	in.l.credit(mb, in)
 	if err := <-sent; err != nil {
 		t.Fatal(err)
@@ -530,8 +530,8 @@ func TestGiveBack(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	l.d.takeToken()
-	defer l.d.giveToken()
+	l.d.progress.Lock()
+	defer l.d.progress.Unlock()
 	say := func(tag, held uint64) error {
 		f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: tag}}
 		if held > 0 {
@@ -570,8 +570,8 @@ func TestCreditSentInOrder(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 1<<20)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	l.d.takeToken()
-	defer l.d.giveToken()
+	l.d.progress.Lock()
+	defer l.d.progress.Unlock()
 	sent := func() (limits []uint64) {
 		fs := l.s.Take()
 		defer l.s.Untake(fs, 0)

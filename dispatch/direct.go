@@ -60,6 +60,8 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 		return nil, ErrClosed
 	}
 	f = &Flow{dst: dst, mb: m, in: in, to: o}
+	f.queue = &localQueue{f: f}
+	in.queue = f.queue
 	d.passages.flows[m] = f
 	m.listInflowLocked(in)
 	return f, nil
@@ -145,6 +147,9 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
+	if p.call == 0 && f.queue.add(src, tag, b.Bytes(), b, p.isForgotten) {
+		return nil
+	}
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
 	m.mu.Lock()
@@ -158,7 +163,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
-	if in.waiters.First() == nil && in.received+in.charge(b.Len()) <= in.granted {
+	if in.waiters.First() == nil && f.queue.takeCreditLocked(in.charge(b.Len())) {
 		m.takeInLocked(msg, f.passage)
 		return nil
 	}
@@ -180,6 +185,7 @@ func (f *Flow) opensLocked() error {
 	}
 	if !in.wasOpened {
 		m.openAccountLocked(in)
+		f.queue.openLocked()
 	}
 	return nil
 }
@@ -199,7 +205,8 @@ func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 		passage.messages.Add(1)
 		passage.bytes.Add(uint64(len(msg.data)))
 	}
-	in := msg.in // putLocked gives msg away
+	m.storeQueuesLocked() // what has come before
+	in := msg.in          // putLocked gives msg away
 	m.putLocked(msg)
 	m.arrivedLocked(in)
 }
@@ -218,10 +225,11 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	in, d := msg.in, msg.in.from.(*Dispatcher)
 	w := d.waiter()
 	w.msg, w.passage = msg, passage
+	in.queue.closeLocked()
 	in.waiters.push(w)
 	m.serveDirectLocked(in)
 	m.mu.Unlock()
-	err := d.wait(ctx, w)
+	err := d.progress.Wait(ctx, &w.Waiter)
 	m.mu.Lock()
 	isAccepted := w.msg == nil // perhaps accepted as ctx ended, or before the mailbox was closed
 	if w.place.IsListed() {
@@ -249,9 +257,12 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 // does not send: other senders may have it. mu must be held.
 func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 	m.dequeueNeedLocked(in)
-	if in.granted > in.received+in.first {
-		m.lowerGrantLocked(in, in.received+in.first)
+	q := in.queue
+	q.closeLocked() // no sender may take credit meanwhile
+	if in.granted > q.sent+in.first {
+		m.lowerGrantLocked(in, q.sent+in.first)
 	}
+	q.openLocked()
 	m.grantQueuedSoon()
 }
 
@@ -259,21 +270,47 @@ func (m *Mailbox) withdrawNeedLocked(in *inflow) {
 // Then it asks for what the first remaining message lacks. mu must be held.
 func (m *Mailbox) serveDirectLocked(in *inflow) {
 	for w := in.waiters.First(); w != nil; w = in.waiters.First() {
-		need := in.received + in.charge(len(w.msg.data))
-		if need > in.granted {
-			m.grantLocked(in)
-		}
-		if need > in.granted && in.need != need {
-			m.queueNeedLocked(in, need)
-		}
-		if need > in.granted {
+		if !m.takeLocalCreditLocked(in, len(w.msg.data)) {
 			return
 		}
 		in.waiters.remove(w)
 		m.takeInLocked(w.msg, w.passage)
 		w.msg = nil // the message is no longer the sender's
-		w.fire()
+		w.Fire()
 	}
+	in.queue.openLocked()
+}
+
+// takeLocalCreditLocked takes the credit for a message of n bytes of a context of this process. If
+// there is too little, it asks for more and reports false. mu must be held.
+func (m *Mailbox) takeLocalCreditLocked(in *inflow, n int) bool {
+	q, c := in.queue, in.charge(n)
+	if q.takeCreditLocked(c) {
+		return true
+	}
+	q.closeLocked() // the next senders wait behind this one
+	m.grantLocked(in)
+	if need := q.sent + c; need > in.granted && in.need != need {
+		m.queueNeedLocked(in, need)
+	}
+	m.grantAheadLocked(in)
+	return q.takeCreditLocked(c)
+}
+
+// aheadMost is the most that a context of this process is granted beyond its window at a time.
+const aheadMost = 16 << 10
+
+// grantAheadLocked grants a context of this process more than the message that it sends needs, if
+// there is room for much more: a sender far ahead of its receiver need not ask for each message. mu
+// must be held.
+func (m *Mailbox) grantAheadLocked(in *inflow) {
+	if m.promise >= m.limit || len(m.creditQueue) > 0 || in.isClosed || m.serial&Bounded != 0 {
+		return
+	}
+	more := min(aheadMost, min(m.limit-m.promise, m.d.unpromised(in))/8)
+	m.addPromisedLocked(in, int64(more))
+	m.addOutstandingLocked(in, int64(more))
+	in.setGranted(in.granted + more)
 }
 
 // context returns the context itself: a Dispatcher is the sending side of what it sends within the

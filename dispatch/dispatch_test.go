@@ -331,3 +331,10 @@ func TestSendToMissing(t *testing.T) {
 		p.Release()
 	})
 }
+
+// idle reports whether the peer has acknowledged everything that was sent over the link of f.
+func (f *Flow) idle() bool {
+	f.l.mu.Lock()
+	defer f.l.mu.Unlock()
+	return f.l.s.IsIdle()
+}

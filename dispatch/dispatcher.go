@@ -19,6 +19,8 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/life"
+	"github.com/rocl-go/rocl/dispatch/internal/progress"
+	"github.com/rocl-go/rocl/dispatch/internal/spin"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/callqueue"
 	"github.com/rocl-go/rocl/internal/lock"
@@ -145,7 +147,7 @@ type Dispatcher struct {
 	made  time.Time
 	count subsys.Counters
 
-	progress
+	progress progress.Engine
 	stop     chan struct{} // closed to end the goroutines
 	done     chan struct{} // closed when Close has finished
 	running  sync.WaitGroup
@@ -210,11 +212,17 @@ func New(cfg Config) *Dispatcher {
 	d.budget.init(cfg.Pool)
 	cfg.Pool.SetWaiter(d)
 	d.handshakes = subsys.NewHandshakes(maxPending)
-	d.spin = cfg.Poll.machine(runtime.GOMAXPROCS(0))
-	d.keeperCall = make(chan struct{}, 1)
+	d.progress.Init(progress.Config{
+		Work: written{d}, Count: &d.count, OneProc: d.oneP,
+		Spin: func() spin.Machine { return cfg.Poll.machine(runtime.GOMAXPROCS(0)) },
+	})
 	d.paced.wake = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.waiters.New = func() any { return &waiter{d: d, ch: make(chan struct{}, 1)} }
+	d.waiters.New = func() any {
+		w := &waiter{}
+		w.Init(&d.progress)
+		return w
+	}
 	d.watched.wake = make(chan struct{}, 1)
 	d.running.Add(2)
 	go d.flusher()
@@ -257,7 +265,7 @@ func (d *Dispatcher) bufferWithin(ctx context.Context, n int) (*buffers.Buffer, 
 // ports that were opened earlier.
 func (d *Dispatcher) Listen(t subsys.Transport, addr string) error {
 	p, err := t.Listen(addr, subsys.Config{
-		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: exclusive{d},
+		Pool: d.cfg.Pool, Poller: d.startPoller, Logger: d.log, Count: &d.count, Key: d.self, Here: d, Progress: d.progress.PortLock(),
 		Folder: d.cfg.Folder,
 		Spin:   d.cfg.Poll.spin(runtime.GOMAXPROCS(0)),
 		Accept: func(c subsys.Conn) subsys.Sink { return d.welcome(c) },
@@ -299,26 +307,23 @@ func (d *Dispatcher) Addrs() []string {
 	return out
 }
 
-// startPoller returns the poller, and makes it and starts its keeper on first use. It returns nil
+// startPoller returns the poller, and makes it on first use. It returns nil
 // when the dispatcher is closed or descriptors ran out.
 func (d *Dispatcher) startPoller() *subsys.Poller {
-	if p := d.poller.Load(); p != nil {
+	if p := d.progress.Poller(); p != nil {
 		return p
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p := d.poller.Load(); p != nil || d.closed {
+	if p := d.progress.Poller(); p != nil || d.closed {
 		return p
 	}
-	p, err := subsys.NewPoller(&d.count)
+	p, err := d.progress.Start()
 	if err != nil {
 		// Cause: the kernel gave no epoll set. Remedy: raise `ulimit -n`.
 		d.log.Error("dispatch: no poller", "err", err)
 		return nil
 	}
-	d.poller.Store(p)
-	d.running.Add(1)
-	go d.runKeeper(p)
 	return p
 }
 
@@ -348,6 +353,7 @@ func (d *Dispatcher) publish(m *Mailbox) (*Mailbox, error) {
 func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
 	m := newMailbox(d, serial, limit)
 	m.handle = handle
+	m.handlesAtOnce.Store(true)
 	_, err := d.publish(m)
 	return err
 }
@@ -451,14 +457,6 @@ func (d *Dispatcher) allLinksLocked() []*link {
 	return all
 }
 
-// flushAcks acknowledges what has come over each link and has not been acknowledged with other
-// frames.
-func (d *Dispatcher) flushAcks() {
-	if d.acksDue.Swap(false) {
-		d.eachLink((*link).flushAck)
-	}
-}
-
 // random64 returns a random number.
 func random64() uint64 {
 	var b [8]byte
@@ -494,8 +492,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	d.eachLink(func(l *link) { l.drain(ctx) })
 	// A message may have been received whose frame is not worked on to the end. After that the
 	// goodbye acknowledges it; otherwise the sender would report it as undelivered.
-	d.takeToken()
-	d.giveToken()
+	d.progress.Settle()
 	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()
@@ -509,16 +506,8 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 		p.Close()
 	}
 	close(d.stop)
-	if p := d.poller.Load(); p != nil {
-		p.EndPark()
-	}
 	d.running.Wait()
-	if p := d.poller.Load(); p != nil {
-		d.token.Lock() // a receiver may still hold it, about to return
-		d.poller.Store(nil)
-		d.token.Unlock()
-		p.Close()
-	}
+	d.progress.Close()
 	dropped := d.reports.Drain(ctx)
 	close(d.done)
 	var errs []error

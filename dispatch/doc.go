@@ -8,8 +8,8 @@
 // and [Flow.Send] sends to it:
 //
 //	to a context                what happens
-//	of this process, if the     the message is put into the mailbox, in the sender's buffer
-//	best route is within it
+//	of this process, if the     the message is added to a queue of the mailbox (local.go), in the
+//	best route is within it     sender's buffer
 //	any other                   the message is queued in the session of a link
 //
 // A link is the reliable session with one other context over one lane. It outlives its connections:
@@ -22,6 +22,8 @@
 //	internal/life       which connection a link has
 //	internal/spin       how long a waiter polls
 //	internal/wire       frame types, and the messages of the handshake
+//
+// Package internal/progress has the goroutines that wait, and stands above internal/spin.
 //
 // # From Send to Recv
 //
@@ -37,8 +39,12 @@
 //	                                     Mailbox.Recv returns
 //
 // A small message takes four locks if no goroutine contends: link.mu in Send, the token to read it,
-// Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes Mailbox.mu twice.
-// TestLocksOfMessage counts them.
+// Mailbox.mu to deliver it, and Mailbox.mu in Recv. Within a process it takes localQueue.mu and
+// Mailbox.mu, or Mailbox.mu twice if a receiver waits for it. TestLocksOfMessage counts them.
+//
+// Small messages that came together are stored as a run, which is one element of the mailbox's list
+// (run.go). Each becomes a Message when it is received. A loop over [Mailbox.Messages] takes all of
+// a run with one lock (iterate.go).
 //
 // # Which message a receive takes
 //
@@ -63,46 +69,10 @@
 // # Waiting, and progress
 //
 // A goroutine that waits for a message, for credit or for room makes progress: it reads what has
-// arrived for all of its context and delivers it. So a message wakes only its receiver. If the
-// receiver made progress until then, it wakes another waiter to continue. One goroutine at a time
-// makes progress, the holder of the progress token. The other waiters are parked on channels. The
-// holder polls first. Then the holder naps or sleeps, for some milliseconds at a time. After 10 ms
-// without news the holder parks like the other waiters. Then the keeper makes progress, which holds
-// no thread (docs/BENCHMARKS.md, Waiting):
-//
-//	step      where                      costs meanwhile   is woken by
-//	poll      a loop                     a processor       everything
-//	nap       futex, up to 2 ms          a thread          rings, its own process
-//	sleep     epoll_wait, up to 10 ms    a thread          everything
-//	keeper    the runtime's poller       nothing           everything
-//
-// [Polling] says whether a waiter polls, and for how long. By default that adapts to whether
-// polling has paid: the time doubles each time that it has, up to the budget, and falls to a
-// quarter when it has not. It also adapts to whether other goroutines want the processor, which a
-// Gosched that takes long shows. Then the next 8, 16, … 1024 waits do not poll.
-//
-// If polling for 2 µs has found nothing thousands of times, as many waits do not poll. If waiters
-// sleep, and not for long, some waits explore whether polling for the whole budget would pay. Two
-// processes that sleep wake each other on one processor, and only polling makes the kernel separate
-// them.
-// On one processor no goroutine polls, naps or sleeps: a thread that the kernel holds would hold
-// the processor with it. The number of goroutines in a process that poll is limited, so that a
-// processor remains for other goroutines. PollAlways polls in any case.
-//
-// A nap is for memory that is shared with other processes: its rings are looked at, not read.
-// [subsys.Poller.Naps] chooses it if the last sleeps were short and ended by a ring, and no socket
-// has lately had data. A socket with data waits until the nap ends: after 50 µs, or, if there are
-// only rings, when the keeper ends it, within 2 ms.
-//
-// The token holder lets other goroutines run first in two cases. Before polling, the holder does so
-// if a message that this context received is not released yet, since another goroutine may be about
-// to answer the message. While polling, the holder does so after a poll that has woken parked
-// goroutines (yieldToWoken). The woken goroutines then leave the requests of their calls unwritten,
-// and the holder writes all of these requests in one batch.
-//
-// A woken goroutine may not have run after some polls that find nothing. Then another thread of the
-// process has taken it and waits for a processor. The goroutine that polls parks (parkForWoken), so
-// that its own thread takes the other goroutine back.
+// arrived for all of its context and delivers it. Package internal/progress has how it waits, and
+// which waiting goroutine has the progress token. A waiter of this package embeds a
+// progress.Waiter, and has what the goroutine waits for. The type written says what the token
+// holder does besides polling: it writes what links have queued, and acknowledges.
 //
 // # Which goroutine runs what
 //
@@ -134,8 +104,8 @@
 //	timers            –                          –                         link.timeout, ackSoon, Mailbox.checkOversize,
 //	                                                                       Mailbox.checkOrigins, originWatch,
 //	                                                                       Mailbox.checkStuck, Flow.dropTryCredit,
-//	                                                                       Mailbox.sweep, calls.sweep, the end of
-//	                                                                       the time of a handshake
+//	                                                                       calls.sweep, the end of the time of a
+//	                                                                       handshake
 //	of SendAll        a target without room      with the call of SendAll  waits for credit, as a waiter
 //	AfterFunc         the end of a           by itself                 stops the monitor
 //	                  monitor's context
@@ -148,7 +118,7 @@
 //
 // Transports call a link (Frames, Room and Writable of its sink) only from the goroutine that has
 // the progress token. So the inbound part of a link, which works on arrived frames, needs no lock.
-// A goroutine without the token that has to touch it calls takeToken.
+// A goroutine without the token that has to touch it calls progress.Lock.
 //
 // # Credit
 //
@@ -236,16 +206,17 @@
 // the tag rocldebug checks that (package internal/lock). TryLock does not wait, and is not checked.
 //
 //	level  lock                guards
-//	10     progress.token      the poller; the inbound part of each link, with what its session receives;
+//	10     Engine.token        the poller; the inbound part of each link, with what its session receives;
 //	                           the steps of handshakes
 //	25     endpoint.mu         the order of the frames of one handshake, its timer, its entry in Handshakes
 //	40     Mailbox.mu          the messages of a mailbox, its receivers, and the credit of each sender; that
 //	                           of the mailbox for replies: the calls in flight
+//	45     localQueue.mu       the messages that senders of this process add, and their credit
 //	50     link.mu             the rest of a link: life, the sending part of its session, flows, watching,
 //	                           counters, and what becomes of the pen
 //	60     Dispatcher.mu       the tables of links, mailboxes, ports and passages
 //	70     watched.mu          the list of links that expect something
-//	80     progress.parkedMu   the list of waiters that would make progress
+//	80     parking.mu          the list of waiters that would make progress
 //
 // Transports and the poller have locks of the levels 120 to 140. Some locks are held for a few
 // instructions only, in which none of these is taken. They have no level: deferredLinks.mu,

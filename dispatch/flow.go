@@ -46,6 +46,7 @@ type Flow struct {
 	// A flow to a resource of this process has no link, but these:
 	mb      *Mailbox
 	in      *inflow
+	queue   *localQueue
 	to      neighbour
 	passage *passageEnd // the end that counts what is sent; nil before the first message, and to this context itself; mb.mu guards it
 }
@@ -155,7 +156,11 @@ func (f *Flow) SendAndForget(ctx context.Context, src uint32, tag uint64, p []by
 
 // sendBytesFor is SendBytes for a message that is no request.
 func (f *Flow) sendBytesFor(ctx context.Context, src uint32, tag uint64, p []byte, why purpose) error {
-	if f.mb == nil && len(p) <= session.Inline {
+	if f.mb != nil {
+		if f.queue.add(src, tag, p, nil, why.isForgotten) {
+			return nil
+		}
+	} else if len(p) <= session.Inline {
 		copied, err := f.accept(ctx, src, tag, p, nil, why)
 		if copied || err != nil {
 			return err
@@ -394,7 +399,7 @@ func (f *Flow) serveLocked() (asks bool) {
 			f.enqueueHeldLocked(w)
 			asks = true
 		} else {
-			w.fire()
+			w.Fire()
 		}
 	}
 	return asks

@@ -264,8 +264,7 @@ func (d *Dispatcher) flush(ctx context.Context, src uint32, ids []resource.GID, 
 		}
 	}
 	if hasLinks { // the token holder may be at work on reports that came before the acknowledgement
-		d.takeToken()
-		d.giveToken()
+		d.progress.Settle()
 	}
 	return lost.flushError(ids, waiting, err)
 }
@@ -431,7 +430,7 @@ func (l *link) wakePassedLocked() {
 		next := w.place.Next()
 		if int32(l.s.Head()-uint32(w.charge)) > 0 {
 			l.behind.remove(w)
-			w.fire()
+			w.Fire()
 		}
 		w = next
 	}
@@ -440,11 +439,11 @@ func (l *link) wakePassedLocked() {
 // WaitFor makes progress while a goroutine waits for a buffer; see [buffers.Waiter].
 func (d *Dispatcher) WaitFor(ctx context.Context, begin func(fire func()) bool, end func() (waited bool)) error {
 	w := d.waiter()
-	if !begin(w.fire) {
+	if !begin(w.Fire) {
 		d.doneWaiting(w)
 		return nil
 	}
-	err := d.wait(ctx, w)
+	err := d.progress.Wait(ctx, &w.Waiter)
 	if err != nil && !end() {
 		err = nil // fired as ctx ended
 	}

@@ -45,8 +45,8 @@ func TestShortLivedResources(t *testing.T) {
 		must(t, err)
 		eventually.True(t, "the receiver's accounts dropped", func() bool {
 			_ = f.try(soon(t), 0, 0) // the accounts go with the next frames
-			l.d.takeToken()
-			defer l.d.giveToken()
+			l.d.progress.Lock()
+			defer l.d.progress.Unlock()
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.inflows) == 1 && len(l.closedIn) == 0

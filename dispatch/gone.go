@@ -126,8 +126,7 @@ func (d *Dispatcher) notifyLocal(o *Dispatcher, ended []*ending, cause error) {
 	}
 	d.inBackground(func() {
 		if d.awaitOwed(d.ctx, o.self) == nil {
-			o.takeToken() // the goroutine with the token may still deliver what it has acknowledged
-			o.giveToken()
+			o.progress.Settle() // the goroutine with the token may still deliver what it has acknowledged
 		}
 		callAll(ended, cause)
 	})

@@ -119,7 +119,7 @@ func (d *Dispatcher) shake(ctx context.Context, l *link, p subsys.Port, addr str
 		c.Close()
 		return err
 	}
-	d.wakeKeeper()
+	d.progress.CallKeeper()
 	select {
 	case err = <-ep.outcome:
 		if errors.Is(err, ErrRefused) || errors.Is(err, ErrProtocol) { // errors of the transport name the address

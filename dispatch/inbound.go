@@ -110,8 +110,8 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 			l.sendAckLocked(c)
 		}
 		l.mu.Unlock()
-	} else if !l.d.acksDue.Load() {
-		l.d.acksDue.Store(true)
+	} else {
+		l.d.progress.OweAck()
 	}
 	return l.answered, err
 }

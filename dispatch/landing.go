@@ -71,8 +71,8 @@ func (ld *landing) Moved() (to *buffers.Buffer, isMoved bool) {
 
 // withdraw is move for a goroutine without the token. No lock may be held.
 func (ld *landing) withdraw(d *Dispatcher) {
-	d.takeToken()
-	defer d.giveToken()
+	d.progress.Lock()
+	defer d.progress.Unlock()
 	ld.move(d)
 }
 

@@ -101,9 +101,9 @@ func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (
 	must(t, err)
 	g.let(int64(n) / 2)
 	eventually.True(t, "a part of the reply is there", func() bool {
-		b.pollOnce()
-		b.takeToken()
-		defer b.giveToken()
+		b.progress.Poll(true)
+		b.progress.Lock()
+		defer b.progress.Unlock()
 		return dst[n/4] == reply[n/4] && dst[n/4+1] == reply[n/4+1] && dst[n/4+2] == reply[n/4+2] && dst[n/4+3] == reply[n/4+3]
 	})
 	return c, reply, dst, g, ma, mb
@@ -165,7 +165,7 @@ func TestEndsWhileItLands(t *testing.T) {
 				clear(dst)
 				g.let(1 << 40)
 				for range 100 {
-					mb.d.pollOnce()
+					mb.d.progress.Poll(true)
 				}
 				if !bytes.Equal(dst, make([]byte, n)) {
 					t.Error("bytes were written after the end")

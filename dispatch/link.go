@@ -165,7 +165,7 @@ func (l *link) waitInLocked(ctx context.Context, list *waitlist) error {
 // await is waitInLocked for a waiter that is in the list, or was fired already.
 func (l *link) await(ctx context.Context, list *waitlist, w *waiter) error {
 	l.mu.Unlock()
-	err := l.d.wait(ctx, w)
+	err := l.d.progress.Wait(ctx, &w.Waiter)
 	l.mu.Lock()
 	if w.place.IsListed() {
 		list.remove(w)
@@ -443,12 +443,12 @@ func (l *link) forget(ended []*inflow) {
 // closeAccounts gives back to the mailboxes the credit that the peer has not used, after the link
 // has ended. It runs in a goroutine of its own.
 func (l *link) closeAccounts() {
-	l.d.takeToken()
+	l.d.progress.Lock()
 	ins := l.inflows
 	l.noteFormer()
 	l.dropParts()
 	l.inflows, l.lastFlow, l.accountsClosed = map[uint32]*inflow{}, nil, true
-	l.d.giveToken()
+	l.d.progress.Unlock()
 	for _, in := range ins {
 		if in.mb != nil {
 			in.mb.closeAccount(in)

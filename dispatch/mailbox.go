@@ -39,15 +39,21 @@ type Mailbox struct {
 	limit  uint64
 	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
+	arrivals
+
 	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
 	closed bool
 	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
-	messages list.List[Message]
-	count    int
-	stored   uint64   // charged bytes of the stored messages
-	matcher  *matcher // finds messages for receives with selectors; nil until a receive has passed messages over
+	messages  list.List[Message]
+	count     int           // of all of them, also those that a rest of a run has
+	iteration *iteration    // the loop that has taken a run; nil: none
+	taken     int           // messages taken since a receiver waited last
+	spinners  int           // receivers that poll for news
+	filled    []*localQueue // local queues that have been stored since a receiver waited
+	stored    uint64        // charged bytes of the stored messages
+	matcher   *matcher      // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -58,18 +64,9 @@ type Mailbox struct {
 	outstanding int64                // the part of budgeted that has not arrived
 	creditQueue []*inflow            // senders that wait for more credit, in order
 	isGranting  bool                 // a goroutine is about to give them credit
+	isHolding   bool                 // a timer is about to do that, since holdsBackLocked
 	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
 	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
-
-	// Memory that the stored messages keep from reuse (pins.go).
-	dense     uint64   // bytes of which twice as many may be held, however little is stored
-	held      uint64   // bytes of memory that the stored messages keep from reuse
-	pins      *pin     // unused pins
-	pinAgain  *pin     // the pin of the last message that was put back
-	sparse    int      // sparse pins; while there are any, the sweeper is set
-	compacted *Message // the last message that compact came to
-	swept     *Message // the last message that sweep came to
-	sweeps    uint32   // how often sweep has been called
 
 	// Receivers, and other takers of messages.
 	waiters  receivers
@@ -84,8 +81,6 @@ type Mailbox struct {
 	onCancel    map[cancelKey]func(error) // functions of OnCancel; nil before the first
 
 	// Timers, and what they compare.
-	sweeper          *time.Timer      // calls sweep; nil until first set
-	isSweeping       bool             // the sweeper is set
 	oversizeTimer    *time.Timer      // calls checkOversize; nil: no sender waits
 	oversizeSeen     oversizeProgress // the sender with such a grant when checkOversize looked last
 	stuck            stuckWatch
@@ -100,12 +95,9 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 		limit = d.cfg.Mailbox
 	}
 	m := &Mailbox{d: d, serial: serial, limit: uint64(limit)}
-	m.dense = max(m.limit, FirstCredit)
+	m.waiters.isWaiting = &m.isWaiting
 	if serial&Bounded == 0 {
-		m.limit = m.dense
-	}
-	if d.memory > 0 {
-		m.dense = min(m.dense, d.memory/8)
+		m.limit = max(m.limit, FirstCredit)
 	}
 	m.divideLimitLocked(0)
 	return m
@@ -136,28 +128,45 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 	in.received += c
 	m.stored += c
 	m.addOutstandingLocked(in, -int64(c))
+	m.storeQueuesLocked() // what has come before
 	for len(fs) > 0 {
-		n := 1
-		for n < len(fs) && n < batchMost && fs[n].Buf == fs[0].Buf {
-			n++
-		}
-		if n < batchLeast {
-			n = 1
-		}
-		m.d.eachMessage(fs[:n], func(i int, msg *Message) {
-			f := &fs[i]
-			msg.data, msg.tag, msg.in = f.Data, f.Tag, in
-			msg.from = in.l.peer.WithSerial(f.Src)
-			msg.isForgotten = f.Flags&wire.FlagForget != 0
-			if call != 0 && m.calls == nil {
-				msg.call = call
+		n := togetherMost(fs)
+		switch {
+		case n > 1 && m.calls != nil:
+			r := m.d.runOf(in, fs[:n])
+			for i := range n {
+				m.calls.replyLocked(r.message(i))
 			}
-			m.putLocked(msg)
-		})
+		case n > 1 && m.storesRunsLocked():
+			r := m.d.runOf(in, fs[:n])
+			r.keepDense()
+			m.storeRunLocked(r, 0, n)
+		default:
+			n = 1
+			m.putLocked(m.messageOf(in, &fs[0], call))
+		}
 		fs = fs[n:]
 	}
 	m.arrivedLocked(in)
 	return nil
+}
+
+// messageOf returns the message of a frame, which is the request of the call with a number, or
+// another message if call is 0.
+func (m *Mailbox) messageOf(in *inflow, f *subsys.Frame, call uint64) *Message {
+	msg := m.d.message()
+	msg.buf, msg.data, msg.tag, msg.in = f.Buf, f.Data, f.Tag, in
+	msg.from = in.l.peer.WithSerial(f.Src)
+	msg.isForgotten = f.Flags&wire.FlagForget != 0
+	if m.calls == nil {
+		msg.call = call
+	}
+	if f.Spare {
+		f.Buf = nil
+	} else if f.Buf != nil {
+		f.Buf.Retain()
+	}
+	return msg
 }
 
 // arrivedLocked grants the next sender its credit if the message beyond the limit has arrived. A
@@ -186,13 +195,17 @@ func (m *Mailbox) putLocked(msg *Message) {
 	if msg.call != 0 {
 		msg.came = max(m.d.clock(), 1)
 	}
+	m.storeLocked(m.dense(msg))
+}
+
+// storeLocked adds a message to the list. mu must be held.
+func (m *Mailbox) storeLocked(msg *Message) {
 	m.messages.PushBack(msg, &msg.place)
 	m.count++
-	if m.countMemoryLocked(msg); m.held > 2*m.dense {
-		m.compactLocked()
-	}
+	m.endSpinLocked()
 	if m.handle != nil && !m.handling && !m.closed {
 		m.handling = true
+		m.handlesAtOnce.Store(false)
 		m.d.running.Add(1) // before Close waits, which takes mu first
 		go m.serve()
 	}
@@ -205,6 +218,12 @@ func (m *Mailbox) serve() {
 		m.mu.Lock()
 		msg := m.matchLocked(&Select{})
 		if msg == nil {
+			m.handlesAtOnce.Store(!m.closed)
+			if m.news.Load() != nil { // the sender has not seen that
+				m.handlesAtOnce.Store(false)
+				m.mu.Unlock()
+				continue
+			}
 			m.handling = false
 			m.mu.Unlock()
 			return
@@ -243,21 +262,24 @@ func (m *Mailbox) unlinkLocked(msg *Message) {
 	if m.matcher != nil {
 		m.matcher.remove(m, msg)
 	}
-	if m.compacted == msg {
-		m.compacted = msg.place.Prev()
-	}
-	if m.swept == msg {
-		m.swept = msg.place.Prev()
-	}
-	m.messages.Remove(&msg.place)
 	m.count--
-	m.uncountMemoryLocked(msg)
+	m.taken++
+	if msg.rest.of != nil {
+		next := msg.takeRest()
+		m.messages.Replace(&msg.place, next, &next.place)
+	} else {
+		m.messages.Remove(&msg.place)
+	}
 }
 
 // Len returns the number of stored messages, and their charged bytes.
 func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.storeQueuesLocked()
+	if m.iteration != nil {
+		m.takeBackLocked()
+	}
 	return m.count, m.stored
 }
 
@@ -269,6 +291,15 @@ func (m *Mailbox) Close() {
 		m.mu.Unlock()
 		return
 	}
+	for in := range m.inflows {
+		if in.l == nil {
+			in.queue.closeLocked()
+		}
+	}
+	if m.iteration != nil {
+		m.takeBackLocked()
+	}
+	m.expandLocked()
 	m.dropPromisesLocked()
 	m.endOversizeLocked()
 	if m.oversizeTimer != nil {
@@ -279,14 +310,12 @@ func (m *Mailbox) Close() {
 	}
 	m.stuck.end()
 	m.closed = true
+	m.endSpinLocked()
 	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
 	m.inflows = nil
 	m.messages = list.List[Message]{}
 	m.count, m.stored, m.creditQueue = 0, 0, nil
-	m.held, m.pins, m.pinAgain, m.sparse, m.compacted, m.swept, m.matcher = 0, nil, nil, 0, nil, nil, nil
-	if m.sweeper != nil {
-		m.sweeper.Stop()
-	}
+	m.matcher = nil
 	m.waiters.fireAll()
 	for in := range ins {
 		in.waiters.fireAll()
@@ -312,7 +341,7 @@ func (m *Mailbox) Close() {
 		if msg.in != nil && msg.gone == nil {
 			m.refuse(msg.in, msg)
 		}
-		msg.in, msg.pin, msg.kept, msg.slot = nil, nil, 0, nil
+		msg.in, msg.slot = nil, nil
 		msg.Release()
 	}
 }

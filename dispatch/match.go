@@ -158,7 +158,14 @@ const mostLooks = 4
 
 // findLocked returns the first message that f selects, or nil. mu must be held.
 func (m *Mailbox) findLocked(f *Select) *Message {
+	if m.iteration != nil {
+		m.takeBackLocked()
+	}
 	msg := m.messages.First()
+	if msg == nil {
+		m.storeQueuesLocked()
+		msg = m.messages.First()
+	}
 	if msg == nil || f.matches(msg) {
 		return msg
 	}
@@ -167,6 +174,8 @@ func (m *Mailbox) findLocked(f *Select) *Message {
 
 // findBehind is find for the case that the first message does not match.
 func (m *Mailbox) findBehind(f *Select) *Message {
+	m.storeQueuesLocked()
+	m.expandLocked()
 	x := m.matcher
 	if x == nil {
 		msg := m.messages.First()
@@ -391,14 +400,5 @@ func (x *matcher) replaceBy(msg, o *Message) {
 		if l := &x.looked[i]; l.at == msg {
 			l.at = o
 		}
-	}
-}
-
-// exchange notes that own takes the place of msg in the list of the mailbox, and in the chains.
-func (x *matcher) exchange(msg, own *Message) {
-	x.replaceBy(msg, own)
-	own.slot, msg.slot = msg.slot, nil
-	for s := own.slot; s != nil; s = s.also {
-		s.msg = own
 	}
 }

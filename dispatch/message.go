@@ -5,13 +5,11 @@ package dispatch
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/rocl-go/rocl/subsys"
 )
 
 // A Message is one received message. It belongs to the receiver until Release. Its payload stays
@@ -24,10 +22,9 @@ type Message struct {
 	tag    uint64
 	in     *inflow             // the account of the sender that the message counts against, or did until it was received
 	place  list.Place[Message] // in the mailbox
-	d      *Dispatcher         // set in a message that has no batch
-	batch  *messageBatch       // the batch of a message that came with other messages; nil: none
-	pin    *pin                // the pin of a stored message; nil: none
-	kept   uint64              // the bytes of the buffer, of a stored message without a pin
+	d      *Dispatcher         // set in a message that is part of no run
+	run    *run                // the run that the message is part of; nil: none
+	rest   rest                // the messages behind this one in the mailbox that have no Message yet
 	read   uint32              // bytes of data that Read has returned
 	isHeld bool                // received, and counted in Dispatcher.held
 	isSent bool                // the payload is in a buffer that a sender of this process may hold too
@@ -61,8 +58,8 @@ func (m *Message) Writable() ([]byte, error) {
 		return m.data, nil
 	}
 	d := m.d
-	if m.batch != nil {
-		d = m.batch.d
+	if m.run != nil {
+		d = m.run.d
 	}
 	b, err := d.Buffer(len(m.data))
 	if err != nil {
@@ -76,7 +73,7 @@ func (m *Message) Writable() ([]byte, error) {
 
 // moveTo makes b, which has a copy of the payload, the message's buffer.
 func (m *Message) moveTo(b *buffers.Buffer) {
-	if m.batch == nil { // otherwise the batch holds the buffer, for all its messages
+	if m.run == nil || m.buf != m.run.buf { // otherwise the run holds the buffer, for all its messages
 		m.buf.Release()
 	}
 	m.buf, m.data, m.isSent = b, b.Bytes(), false
@@ -126,56 +123,34 @@ func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()
 	}
-	buf, d, p := m.buf, m.d, m.batch
-	m.data, m.read, m.buf, m.d, m.batch, m.in, m.gone, m.isSent, m.isForgotten = nil, 0, nil, nil, nil, nil, nil, false, false
-	switch {
-	case p != nil:
-		if buf != p.buf { // a copy, made by Writable or moveTo
+	buf, d, r, isHeld := m.buf, m.d, m.run, m.isHeld
+	*m = Message{}
+	if r != nil {
+		if buf != r.buf { // of the sender, or a copy
 			buf.Release()
 		}
-		p.drop()
-	case d != nil:
-		if m.isHeld {
-			m.isHeld = false
-			d.held.Add(-1)
-		}
-		if buf != nil {
-			buf.Release()
-		}
+		r.drop(1)
+		return
+	}
+	if isHeld {
+		d.progress.Hold(-1)
+	}
+	if buf != nil {
+		buf.Release()
+	}
+	if d != nil {
 		d.singles.Put(m)
 	}
 }
 
-const (
-	batchMost  = 32 // messages of a full batch
-	batchLeast = 8  // fewer messages of a block do not become a batch
-)
-
-// A messageBatch is a number of messages that came in one block. They share one reference to it:
-// counting a reference for each message would cost as much as the rest of the delivery.
-type messageBatch struct {
-	d    *Dispatcher
-	buf  *buffers.Buffer
-	left atomic.Int32 // messages that are not released yet
-	msgs [batchMost]Message
-}
-
-// drop counts the release of one message. The last one gives the block back.
-func (p *messageBatch) drop() {
-	if p.left.Add(-1) == 0 {
-		p.buf.Release()
-		p.buf = nil
-		p.d.batches.Put(p)
-	}
-}
-
-// messagePool keeps messages for reuse.
+// messagePool keeps messages and runs for reuse.
 type messagePool struct {
-	singles sync.Pool
-	batches sync.Pool
+	singles   sync.Pool
+	runs      sync.Pool
+	shortRuns sync.Pool
 }
 
-// message returns a message without a batch.
+// message returns an empty message that is part of no run.
 func (d *Dispatcher) message() *Message {
 	m, _ := d.singles.Get().(*Message)
 	if m == nil {
@@ -183,37 +158,4 @@ func (d *Dispatcher) message() *Message {
 	}
 	m.d = d
 	return m
-}
-
-// eachMessage calls f with a message for each frame of fs, at most batchMost. Together the messages
-// hold the buffer that the frames lie in. It is no iterator: a loop that ended early would leave a
-// batch that waits for the release of messages that were never made.
-func (d *Dispatcher) eachMessage(fs []subsys.Frame, f func(i int, msg *Message)) {
-	n, b := len(fs), fs[0].Buf
-	if n == 1 || b == nil {
-		for i := range fs {
-			m := d.message()
-			m.buf = b
-			switch {
-			case b == nil:
-			case fs[i].Spare:
-				fs[i].Buf = nil
-			default:
-				b.Retain()
-			}
-			f(i, m)
-		}
-		return
-	}
-	p, _ := d.batches.Get().(*messageBatch)
-	if p == nil {
-		p = &messageBatch{d: d}
-	}
-	p.buf = b.Retain()
-	p.left.Store(int32(n))
-	for i := range n {
-		m := &p.msgs[i]
-		m.buf, m.batch = b, p
-		f(i, m)
-	}
 }

@@ -76,6 +76,7 @@ func (w *monitor) ended(err error) {
 			m.gone = &inflow{home: m}
 		}
 		msg.from, msg.tag, msg.in, msg.gone = w.of, w.tag, m.gone, err
+		m.storeQueuesLocked() // what has come before
 		m.putLocked(msg)
 	}
 	m.mu.Unlock()

@@ -236,7 +236,7 @@ func TestMonitorStopRaces(t *testing.T) {
 			both.Go(func() {
 				for range i % 50 { // so that the stop is sometimes early and sometimes late
 					runtime.Gosched()
-					a.pollOnce()
+					a.progress.Poll(true)
 				}
 				stop()
 			})

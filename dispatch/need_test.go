@@ -129,8 +129,8 @@ func TestNeedOfTheLargest(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
-	l.d.takeToken()
-	defer l.d.giveToken()
+	l.d.progress.Lock()
+	defer l.d.progress.Unlock()
 	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
 	if err := l.control(&f); err != nil {
 		t.Error(err)

@@ -70,8 +70,8 @@ func (in *inflow) oversizeProgress() oversizeProgress {
 	if in.l == nil { // a sender of this process uses the credit, or gives it back
 		return oversizeProgress{}
 	}
-	in.l.d.takeToken()
-	defer in.l.d.giveToken()
+	in.l.d.progress.Lock()
+	defer in.l.d.progress.Unlock()
 	have := 0
 	if p := in.l.part(in.dst); p != nil {
 		have = p.have

@@ -40,7 +40,6 @@ type pace struct {
 // pacedLinks has the paced links of a context. They are in slots, so that a waiting goroutine can
 // go through them without a lock or an allocation.
 type pacedLinks struct {
-	count atomic.Int32
 	slots [16]atomic.Pointer[link]
 	wake  chan struct{} // wakes the flusher
 }
@@ -84,7 +83,7 @@ func (l *link) setPaceLocked() bool {
 	for i := range d.slots {
 		if d.slots[i].CompareAndSwap(nil, l) {
 			l.pace.slot, l.pace.seen = i+1, l.s.Next()
-			d.count.Add(1)
+			l.d.progress.Paced.Add(1)
 			select {
 			case d.wake <- struct{}{}:
 			default:
@@ -99,7 +98,7 @@ func (l *link) setPaceLocked() bool {
 func (l *link) unpaceLocked() {
 	if l.isPacedLocked() {
 		l.d.paced.slots[l.pace.slot-1].Store(nil)
-		l.d.paced.count.Add(-1)
+		l.d.progress.Paced.Add(-1)
 		l.pace.slot = 0
 		l.pace.wrote.Store(0)
 	}
@@ -124,9 +123,6 @@ func (l *link) flush(afterDelay bool) (isDense bool) {
 
 // flushAll writes what the paced links have queued, and reports whether all of them are dense.
 func (d *Dispatcher) flushAll(afterDelay bool) (isDense bool) {
-	if d.paced.count.Load() == 0 {
-		return false
-	}
 	isDense = true
 	for i := range d.paced.slots {
 		if l := d.paced.slots[i].Load(); l != nil && !l.flush(afterDelay) {
@@ -136,21 +132,28 @@ func (d *Dispatcher) flushAll(afterDelay bool) (isDense bool) {
 	return isDense
 }
 
-// flushCalls writes what the paced links with queued requests or replies have queued. The goroutine
+// written is what the token holder does besides polling: it writes what links have queued.
+type written struct{ d *Dispatcher }
+
+// Flush implements progress.Work.
+func (w written) Flush() { w.d.flushAll(false) }
+
+// FlushCalls writes what the paced links with queued requests or replies have queued. The goroutine
 // that polls calls it: other goroutines, such as those that answer requests, leave theirs to it.
-func (d *Dispatcher) flushCalls() {
-	if d.paced.count.Load() == 0 {
-		return
-	}
-	for i := range d.paced.slots {
-		if l := d.paced.slots[i].Load(); l != nil && l.pace.calls.Load() > 0 {
+func (w written) FlushCalls() {
+	for i := range w.d.paced.slots {
+		if l := w.d.paced.slots[i].Load(); l != nil && l.pace.calls.Load() > 0 {
 			l.flush(false)
 		}
 	}
 }
 
+// Acknowledge acknowledges what has come over each link and has not been acknowledged with other
+// frames.
+func (w written) Acknowledge() { w.d.eachLink((*link).flushAck) }
+
 // deferredLinks lists links with unwritten requests. The token holder writes them after it has
-// yielded (progress.yields).
+// yielded (Engine.Yields).
 type deferredLinks struct {
 	isSome atomic.Bool
 	mu     sync.Mutex // guards links; no lock is taken while it is held
@@ -162,7 +165,7 @@ type deferredLinks struct {
 // be held; postSoonLocked releases it.
 func (l *link) postSoonLocked() {
 	d := l.d
-	if !d.yields.Load() || l.conn == nil || l.isPacedLocked() {
+	if !d.progress.Yields() || l.conn == nil || l.isPacedLocked() {
 		l.postLocked()
 		return
 	}
@@ -172,7 +175,7 @@ func (l *link) postSoonLocked() {
 		d.deferred.links = append(d.deferred.links, l)
 		d.deferred.isSome.Store(true)
 		d.deferred.mu.Unlock()
-		if !d.yields.Load() { // the token holder may have emptied the list before l was added
+		if !d.progress.Yields() { // the token holder may have emptied the list before l was added
 			l.postLocked()
 			return
 		}
@@ -180,8 +183,9 @@ func (l *link) postSoonLocked() {
 	l.mu.Unlock()
 }
 
-// flushDeferred writes the requests that postSoonLocked has deferred to the token holder.
-func (d *Dispatcher) flushDeferred() {
+// FlushDeferred writes the requests that postSoonLocked has deferred to the token holder.
+func (w written) FlushDeferred() {
+	d := w.d
 	if !d.deferred.isSome.Load() {
 		return
 	}
@@ -214,7 +218,7 @@ func (d *Dispatcher) flusher() {
 		case <-d.stop:
 			return
 		}
-		for long := false; d.paced.count.Load() > 0; {
+		for long := false; d.progress.Paced.Load() > 0; {
 			if long {
 				// The senders write themselves, and so do waiting goroutines. Only the messages of
 				// a sender that stops without waiting are kept a little longer. SleepThread holds a
@@ -223,7 +227,7 @@ func (d *Dispatcher) flusher() {
 				// are in memory, perhaps in a bubble of testing/synctest, where time.Sleep is
 				// exact.
 				time.Sleep(longFlushDelay)
-			} else if d.oneP || d.poller.Load() == nil {
+			} else if d.oneP || d.progress.Poller() == nil {
 				time.Sleep(flushDelay)
 			} else {
 				subsys.SleepThread(flushDelay)

@@ -186,7 +186,7 @@ func (l *link) sendAckLocked(c subsys.Conn) {
 	if !l.s.IsQuiet() || !l.takePenLocked() {
 		// A frame that is queued from now on carries the acknowledgement. The frames that wait or
 		// are being written may all be older, so the next tick checks again.
-		l.d.acksDue.Store(true)
+		l.d.progress.OweAck()
 		return
 	}
 	ack := l.s.TakeAck()
@@ -206,7 +206,7 @@ func (l *link) sendAckLocked(c subsys.Conn) {
 				to = penFull
 			}
 			l.s.UntakeAck(ack)
-			l.d.acksDue.Store(true)
+			l.d.progress.OweAck()
 		}
 	}
 	l.putDownLocked(to)

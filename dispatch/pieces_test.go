@@ -219,8 +219,8 @@ func TestSmallPassesLarge(t *testing.T) {
 // partOf returns how much of the message in pieces to a mailbox has come.
 func partOf(d *Dispatcher, from *Dispatcher, mb *Mailbox) int {
 	l, _ := onlyLink(d, from)
-	l.d.takeToken()
-	defer l.d.giveToken()
+	l.d.progress.Lock()
+	defer l.d.progress.Unlock()
 	if p := l.part(mb.serial); p != nil {
 		return p.have
 	}
@@ -351,7 +351,7 @@ func TestEndInTheMidst(t *testing.T) {
 			g.let(1 << 40)
 			wantReports(t, reported, bufs, want)
 			eventually.True(t, "nothing is kept", func() bool {
-				b.pollOnce()
+				b.progress.Poll(true)
 				return b.cfg.Pool.Stats().InUse <= 4 // batches and blocks
 			})
 		})
@@ -370,9 +370,9 @@ func TestReportedAsItEnds(t *testing.T) {
 	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = gonePayload(7, bufs[0].Len())
-	l.d.takeToken() // the token of the goroutine that works on a batch which came before
+	l.d.progress.Lock() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
-	l.d.giveToken()
+	l.d.progress.Unlock()
 	noErr(t, err)
 	g.let(1 << 40)
 	wantReports(t, reported, bufs, ErrGone)
@@ -496,9 +496,9 @@ func TestBehindWhatIsGone(t *testing.T) {
 	passed := make(chan error, 1)
 	go func() { passed <- marks[0].passed(soon(t), allMessages) }()
 	eventually.True(t, "a goroutine waits", locked(&l.mu, func() bool { return l.behind.First() != nil }))
-	l.d.takeToken()
+	l.d.progress.Lock()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
-	l.d.giveToken()
+	l.d.progress.Unlock()
 	must(t, err)
 	noErr(t, <-passed)
 }

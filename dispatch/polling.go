@@ -5,7 +5,6 @@ package dispatch
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/spin"
@@ -73,20 +72,6 @@ func (p *Polling) Check() error {
 	return nil
 }
 
-// A waiter that polls lets other goroutines run now and then. If they have the processor for long,
-// no other processor was free for them. Then the next waiters sleep at once: first a few, then more
-// each time that this happens again. (The runtime's metrics also tell how many goroutines are
-// runnable. Reading them takes 60 ns on two processors, under the scheduler's lock; a Gosched takes
-// 94 ns. But the metrics count goroutines for which a processor is just being woken, and reading
-// them lets no goroutine run.)
-const (
-	yieldAfter  = 5 * time.Microsecond
-	yieldPolls  = 512 // polls of PollAlways between two yields: it reads no clock
-	fewPolls    = 8   // polls that find nothing, before a clock or a count is worth its price
-	callPolls   = 8   // empty polls between two calls of flushCalls
-	crowdedFrom = 20 * time.Microsecond
-)
-
 // machine returns the machine that says how long waiters poll, on so many processors.
 func (p *Polling) machine(procs int) spin.Machine {
 	policy := spin.Never
@@ -110,11 +95,4 @@ func (p *Polling) spin(procs int) time.Duration {
 		return 0
 	}
 	return longestSpin
-}
-
-// yield lets other goroutines run, and reports whether they ran for long.
-func yield() (crowded bool) {
-	start := time.Now()
-	runtime.Gosched()
-	return time.Since(start) > crowdedFrom
 }

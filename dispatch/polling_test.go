@@ -87,92 +87,6 @@ func pinging(t *testing.T, d *Dispatcher, f *Flow, m *Mailbox, n int) {
 	}
 }
 
-// With PollNever a waiter sleeps for each message, with PollAlways for hardly any. With
-// PollAdaptive a waiter sleeps if the message is long in coming, and therefore later polls for a
-// shorter time.
-//
-// Promise (Waiting): A waiting goroutine polls as configured: never, always, or where that pays and
-// no other goroutine wants the processor. See also dispatch/internal/spin: TestSpin.
-func TestPolicies(t *testing.T) {
-	const rounds = 60
-	for _, policy := range []PollPolicy{PollNever, PollAdaptive, PollAlways} {
-		t.Run(policy.String(), func(t *testing.T) {
-			w := newWorld()
-			a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Policy = policy; c.Poll.Pollers = 100 })
-			b := w.node(t, 2, shm.New(), func(c *Config) { c.Poll.Policy = PollNever })
-			ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-			late, err := b.Flow(a.self, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() {
-				for {
-					msg, err := mb.Recv(context.Background())
-					if err != nil {
-						return
-					}
-					time.Sleep(2 * time.Millisecond) // the reply takes longer than a waiter polls
-					_ = late.Send(context.Background(), 1, msg.Tag(), msg.Buffer())
-					msg.Release()
-				}
-			}()
-			f := flow(t, a, mb)
-			pinging(t, a, f, ma, 5)
-			// A round in which the machine keeps a goroutine from running counts other sleeps.
-			eventually.True(t, "a round with as many sleeps as the policy says", func() bool {
-				before := a.Stats().Sleeps
-				pinging(t, a, f, ma, rounds)
-				slept := a.Stats().Sleeps - before
-				if policy == PollAlways {
-					return slept <= rounds/2
-				}
-				return slept >= rounds
-			})
-			a.token.Lock()
-			defer a.token.Unlock()
-			crowded := a.spin.IsCrowded() // then waits do not poll, and polling for long is not tried
-			if policy == PollAdaptive && !a.oneP && !crowded && a.spin.Spin() > spin.DefaultBudget/2 {
-				t.Errorf("polls for %v though messages come after 2 ms", a.spin.Spin())
-			}
-		})
-	}
-}
-
-// If other goroutines have the processors, an adaptive waiter no longer polls. It sleeps long
-// before its budget is used up, and the waiters after it sleep at once.
-func TestCrowded(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
-	w := newWorld()
-	a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Budget = MaxBudget; c.Poll.Pollers = 100 })
-	b := w.node(t, 2, shm.New())
-	ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-	echoing(t, b, mb, a)
-	f := flow(t, a, mb)
-	pinging(t, a, f, ma, 1)
-	stop := compute(4)
-	defer stop()
-	ctx, cancel := context.WithCancel(soon(t))
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	defer cancel()
-	for i := range 20 { // several tries: a thread may be woken for a goroutine that computes just as the waiter yields
-		one, end := context.WithTimeout(ctx, MaxBudget/2)
-		_, err := ma.Recv(one)
-		end()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatal(err)
-		}
-		a.token.Lock()
-		isCrowded := a.spin.IsCrowded()
-		a.token.Unlock()
-		if isCrowded {
-			return
-		}
-		t.Logf("wait %d polled on", i)
-	}
-	t.Error("no waiter let other goroutines run")
-}
-
 // compute starts n goroutines that only compute, until stop.
 func compute(n int) (stop func()) {
 	var done atomic.Bool
@@ -234,9 +148,9 @@ func drowse(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) {
 func drowsy(t *testing.T, a *Dispatcher, ma *Mailbox, f *Flow) bool {
 	t.Helper()
 	pinging(t, a, f, ma, 20)
-	a.token.Lock()
-	defer a.token.Unlock()
-	return a.poller.Load().Naps()
+	a.progress.Lock()
+	defer a.progress.Unlock()
+	return a.progress.Poller().Naps()
 }
 
 // Most sleeps of two contexts that talk over shared memory are naps, which epoll does not see.
@@ -277,7 +191,7 @@ func TestNapIsEnded(t *testing.T) {
 		looks := 0
 		eventually.True(t, "the waiter sleeps", func() bool {
 			looks++
-			return d.poller.Load().Asleep() || looks > 200 // it slept between two looks, and is parked
+			return d.progress.Poller().Asleep() || looks > 200 // it slept between two looks, and is parked
 		})
 	}
 	want := func(t *testing.T, done chan error, want error) {
@@ -363,53 +277,6 @@ func TestNapIsEnded(t *testing.T) {
 			t.Skip("other processes have the machine: there were no naps")
 		}
 	})
-}
-
-// While a waiter polls without end, messages for a handler are acknowledged.
-func TestPollerAcknowledges(t *testing.T) {
-	w := newWorld()
-	a := w.node(t, 1, shm.New(), func(c *Config) { c.Poll.Policy = PollAlways })
-	b := w.node(t, 2, shm.New())
-	var served atomic.Int32
-	if err := a.Serve(2, 0, func(*Message) bool { served.Add(1); return true }); err != nil {
-		t.Fatal(err)
-	}
-	f, err := b.Flow(a.self, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func() {
-		before := served.Load()
-		if err := f.try(soon(t), 1, 10); err != nil {
-			t.Fatal(err)
-		}
-		eventually.True(t, "the handler is called", func() bool { return served.Load() > before })
-	}
-	send()
-	l, _ := onlyLink(b, a)
-	idle := func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.releaseLocked()
-		return l.s.IsIdle()
-	}
-	eventually.True(t, "the first is acknowledged", idle)
-	eventually.True(t, "the keeper rests", a.keeperParked.Load)
-	m := box(t, a, 1, 0)
-	ctx, cancel := context.WithCancel(soon(t))
-	var waiting sync.WaitGroup
-	defer waiting.Wait()
-	defer cancel()
-	waiting.Go(func() { _, _ = m.Recv(ctx) })
-	eventually.True(t, "it polls", func() bool {
-		if a.token.TryLock() {
-			a.token.Unlock()
-			return false
-		}
-		return true
-	})
-	send()
-	eventually.True(t, "the second is acknowledged", idle)
 }
 
 // Connections do not poll for a context that must not, nor where the peer would lack the processor.

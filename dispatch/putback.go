@@ -29,13 +29,16 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	switch {
 	case m.closed:
 		return ErrClosed
-	case msg.pin != nil || msg.kept != 0 || msg.gone != nil && msg.place.IsListed(): // the message is stored
+	case msg.place.IsListed(): // the message is stored
 		return ErrNotReceived
+	}
+	if m.iteration != nil {
+		m.takeBackLocked()
 	}
 	msg.read = 0
 	if msg.isHeld {
 		msg.isHeld = false
-		msg.d.held.Add(-1)
+		msg.d.progress.Hold(-1)
 	}
 	if msg.call != 0 {
 		if _, isCancelled := msg.in.takeEarlyLocked(msg.call); isCancelled {
@@ -50,41 +53,24 @@ func (m *Mailbox) PutBack(msg *Message) error {
 		w.finish()
 		return nil
 	}
-	m.unconsumeLocked(msg)
+	if msg.gone == nil {
+		m.unconsumeLocked(msg.in, len(msg.data))
+	}
+	msg = m.dense(msg)
 	m.messages.PushFront(msg, &msg.place)
 	m.count++
+	m.endSpinLocked()
 	if m.matcher != nil {
 		m.matcher.prepend(msg)
-	}
-	if m.countMemoryAgainLocked(msg); m.held > 2*m.dense {
-		m.compactLocked()
 	}
 	return nil
 }
 
-// unconsumeLocked undoes consume, except for the credit that the sender was given. mu must be held.
-func (m *Mailbox) unconsumeLocked(msg *Message) {
-	if msg.gone != nil {
-		return
-	}
-	c := msg.in.charge(len(msg.data))
+// unconsumeLocked undoes consume for a message of n bytes, except for the credit that the sender
+// was given. mu must be held.
+func (m *Mailbox) unconsumeLocked(in *inflow, n int) {
+	c := in.charge(n)
 	m.stored += c
-	msg.in.consumed -= c
-	m.addPromisedLocked(msg.in, int64(c))
-}
-
-// countMemoryAgainLocked is countMemoryLocked for a message that is put back. Such messages share
-// pins among themselves. The pin of the message that was delivered last stays the latest of its
-// sender. mu must be held.
-func (m *Mailbox) countMemoryAgainLocked(msg *Message) {
-	in := msg.in
-	latest := in.pin
-	if p := m.pinAgain; p != nil && p.in == in && p.buf == msg.buf {
-		in.pin = p
-	}
-	m.countMemoryLocked(msg)
-	if msg.pin != nil {
-		m.pinAgain = msg.pin
-	}
-	in.pin = latest
+	in.consumed -= c
+	m.addPromisedLocked(in, int64(c))
 }

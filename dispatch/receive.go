@@ -36,7 +36,11 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 		return nil, m.receiving(err)
 	}
 	m.mu.Lock()
-	if msg := m.matchLocked(f); msg != nil {
+	msg := m.matchLocked(f)
+	if msg == nil && m.spinLocked(ctx.Done()) {
+		msg = m.matchLocked(f) // what has come meanwhile
+	}
+	if msg != nil {
 		return m.handOutLocked(msg), nil
 	}
 	if m.closed {
@@ -47,7 +51,7 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	w.sel = *f
 	m.addReceiverLocked(w)
 
-	err = m.d.wait(ctx, w)
+	err = m.d.progress.Wait(ctx, &w.Waiter)
 	if err != nil {
 		m.mu.Lock() // w may be handed a message until it is out of the list
 		if w.place.IsListed() {
@@ -58,7 +62,10 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 	if w.origins != nil {
 		w.origins.stop()
 	}
-	msg, grantee, grant, cause := w.msg, w.grantee, w.grant, w.cause
+	var grantee *inflow
+	var grant uint64
+	var cause error
+	msg, grantee, grant, cause = w.msg, w.grantee, w.grant, w.cause
 	m.d.doneWaiting(w)
 	switch {
 	case msg != nil:
@@ -77,6 +84,8 @@ func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
 // addReceiverLocked releases it.
 func (m *Mailbox) addReceiverLocked(w *waiter) {
 	m.waiters.push(w)
+	m.storeQueuesLocked() // a sender may not have seen w
+	m.endQueuesLocked()
 	if !m.isOriginTimerSet && w.sel.namesOrigins() {
 		m.startOriginTimerLocked()
 	}
@@ -139,7 +148,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 		if try > 0 {
 			return nil, ErrEmpty
 		}
-		m.d.pollOnce()
+		m.d.progress.Poll(true)
 	}
 }
 
@@ -161,7 +170,7 @@ func (m *Mailbox) handOutLocked(msg *Message) *Message {
 func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Message {
 	if msg.d != nil { // the message is in no batch
 		msg.isHeld = true
-		msg.d.held.Add(1)
+		msg.d.progress.Hold(1)
 	}
 	if grant != 0 {
 		grantee.from.credit(m, grantee)
@@ -170,3 +179,7 @@ func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Me
 	}
 	return msg
 }
+
+// Poll makes progress once, without waiting. It reports whether something has arrived, or another
+// goroutine makes progress.
+func (d *Dispatcher) Poll() (arrived bool) { return d.progress.Poll(false) }

@@ -2,7 +2,11 @@
 
 package dispatch
 
-import "github.com/rocl-go/rocl/dispatch/internal/list"
+import (
+	"sync/atomic"
+
+	"github.com/rocl-go/rocl/dispatch/internal/list"
+)
 
 // receivers are the waiters of a mailbox for messages, first come first served. A message that
 // comes is compared with the first few receivers. If it passes over more of them, these are put
@@ -12,16 +16,23 @@ import "github.com/rocl-go/rocl/dispatch/internal/list"
 // replies delay no message, but receivers without a key do.
 type receivers struct {
 	waitlist
-	queues map[key]list.List[waiter] // key of kind 0: the receiver selects messages with no single key
-	until  *waiter                   // this receiver and all before it are in queues; nil: none
-	order  uint64                    // the order of the last receiver in a queue
-	most   int                       // the most queues that there have been at once
+	isWaiting *atomic.Bool              // set while the list is not empty; nil: nobody asks
+	queues    map[key]list.List[waiter] // key of kind 0: the receiver selects messages with no single key
+	until     *waiter                   // this receiver and all before it are in queues; nil: none
+	order     uint64                    // the order of the last receiver in a queue
+	most      int                       // the most queues that there have been at once
 }
 
 // A queuePos is the position of a receiver in the queue of its key.
 type queuePos struct {
 	place list.Place[waiter]
 	order uint64 // of two receivers, the first one has the lower order; 0: in no queue
+}
+
+// push appends w.
+func (l *receivers) push(w *waiter) {
+	l.waitlist.push(w)
+	l.tell()
 }
 
 // findLocked returns the first receiver that msg is for, or nil. The mailbox's mu must be held.
@@ -90,6 +101,14 @@ func (l *receivers) remove(w *waiter) {
 		l.dequeue(w)
 	}
 	l.waitlist.remove(w)
+	l.tell()
+}
+
+// tell sets isWaiting.
+func (l *receivers) tell() {
+	if has := l.First() != nil; l.isWaiting != nil && l.isWaiting.Load() != has {
+		l.isWaiting.Store(has)
+	}
 }
 
 // dequeue takes w out of its queue.

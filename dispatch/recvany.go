@@ -31,10 +31,10 @@ func (w *waiter) claim() bool { return w.group == nil || w.group.claim() }
 func (w *waiter) finish() {
 	if u := w.group; u != nil {
 		u.by = w
-		u.lead.fire()
+		u.lead.Fire()
 		return
 	}
-	w.fire()
+	w.Fire()
 }
 
 // receiverLocked removes and returns the first receiver that msg is for, claimed, or nil. The
@@ -76,7 +76,7 @@ func RecvAny(ctx context.Context, boxes []*Mailbox, sel ...Select) (int, *Messag
 			break
 		}
 	}
-	if err = d.wait(ctx, u.lead); err != nil {
+	if err = d.progress.Wait(ctx, &u.lead.Waiter); err != nil {
 		u.claim() // fails if a mailbox has claimed the group
 	}
 	u.leave()

@@ -110,7 +110,7 @@ type Pending struct {
 //	cause of ctx      ctx has ended
 func (p Pending) Wait(ctx context.Context) (*Message, error) {
 	d := p.calls.box.d
-	err := d.wait(ctx, p.w)
+	err := d.progress.Wait(ctx, &p.w.Waiter)
 	if err != nil {
 		e := p.take()
 		if e.w != nil {

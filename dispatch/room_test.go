@@ -49,15 +49,15 @@ func TestFramesBehindBadFrame(t *testing.T) {
 
 // comes delivers frames of c, as the goroutine that makes progress does.
 func (ep *endpoint) comes(c subsys.Conn, fs []subsys.Frame) error {
-	ep.d.takeToken()
-	defer ep.d.giveToken()
+	ep.d.progress.Lock()
+	defer ep.d.progress.Unlock()
 	return ep.Frames(c, fs)
 }
 
 // asks calls Room, as the goroutine that makes progress does.
 func (ep *endpoint) asks(c subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
-	ep.d.takeToken()
-	defer ep.d.giveToken()
+	ep.d.progress.Lock()
+	defer ep.d.progress.Unlock()
 	return ep.Room(c, h)
 }
 
@@ -159,9 +159,9 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	must(t, err)
 	l.endLink(ErrUnreachable)
 	l.closeAccounts()
-	d.takeToken()
+	d.progress.Lock()
 	b, err := l.payloadBuffer(new(endpoint), &subsys.Header{Type: wire.TypeData, Len: 20_000, Dst: 1})
-	d.giveToken()
+	d.progress.Unlock()
 	if err == nil {
 		b.Release()
 	}

@@ -345,6 +345,7 @@ type Route struct {
 
 // Routes returns the routes of all links, and those within the process, ordered by peer and lane.
 func (d *Dispatcher) Routes() (all []Route) {
+	d.countLocal()
 	d.eachLink(func(l *link) { all = append(all, l.route()) })
 	d.mu.RLock()
 	for _, e := range d.passages.byPeer {

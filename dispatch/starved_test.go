@@ -25,8 +25,8 @@ func small(bytes int64) func(*Config) {
 // inflowOf returns the account of from with a mailbox of d.
 func inflowOf(d, from *Dispatcher, mb *Mailbox) *inflow {
 	l, _ := onlyLink(d, from)
-	l.d.takeToken()
-	defer l.d.giveToken()
+	l.d.progress.Lock()
+	defer l.d.progress.Unlock()
 	return l.inflow(mb.serial)
 }
 
@@ -132,9 +132,9 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			f.l.canSplit = true
 			f.l.mu.Unlock()
 			// The message has begun before its pieces are denied memory.
-			in.l.d.takeToken()
+			in.l.d.progress.Lock()
 			err := in.l.onBegin(&subsys.Frame{Header: subsys.Header{Type: wire.TypeBegin, Tag: 1, Src: 1, Dst: mb.serial}, Data: binary.LittleEndian.AppendUint32(nil, size)})
-			in.l.d.giveToken()
+			in.l.d.progress.Unlock()
 			if err != nil {
 				t.Fatal(err)
 			}

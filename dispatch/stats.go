@@ -24,6 +24,7 @@ type Stats struct {
 // Stats returns the present counts.
 func (d *Dispatcher) Stats() Stats {
 	var t traffic
+	d.countLocal()
 	d.mu.RLock()
 	links := len(d.passages.byPeer)
 	for _, e := range d.passages.byPeer {
@@ -42,7 +43,7 @@ func (d *Dispatcher) Stats() Stats {
 	d.calls.box.mu.Lock()
 	inFlight, late := d.calls.inFlight, d.calls.late
 	d.calls.box.mu.Unlock()
-	c, woken := &d.count, d.ran.Load()+d.nudged.Load()
+	c, woken := &d.count, d.progress.Woken()
 	return Stats{
 		Sent: t.sent, Received: t.received, SentBytes: t.sentB, ReceivedBytes: t.receivedB,
 		Copies: c.Copies.Load() + t.copies, CopiedBytes: c.CopiedB.Load() + t.copiedB,
@@ -55,8 +56,7 @@ func (d *Dispatcher) Stats() Stats {
 
 // CountCopy counts a copy of n bytes made on the caller's behalf.
 func (d *Dispatcher) CountCopy(n int) {
-	d.count.Copies.Add(1)
-	d.count.CopiedB.Add(uint64(n))
+	d.countCopies(1, n)
 }
 
 // Linked reports whether there is a link to the context peer, or whether peer is in this process
@@ -65,4 +65,10 @@ func (d *Dispatcher) Linked(peer resource.GID) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.passages.byPeer[peer] != nil || len(d.links[peer]) > 0
+}
+
+// countCopies counts n copies of payloads that had so many bytes.
+func (d *Dispatcher) countCopies(n, bytes int) {
+	d.count.Copies.Add(uint64(n))
+	d.count.CopiedB.Add(uint64(bytes))
 }

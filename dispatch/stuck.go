@@ -78,6 +78,7 @@ func (m *Mailbox) watchStuckLocked() {
 func (m *Mailbox) checkStuck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.storeQueuesLocked()
 	if !m.mayBeStuckLocked() {
 		m.stuck.isSet = false
 		return

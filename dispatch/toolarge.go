@@ -160,7 +160,7 @@ func (l *link) onTooLarge(f *subsys.Frame) error {
 	} else {
 		fl.waiters.remove(w)
 		w.cause = err
-		w.fire()
+		w.Fire()
 	}
 	l.answered = fl.serveLocked() || l.answered
 	l.mu.Unlock()

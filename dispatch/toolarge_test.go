@@ -124,7 +124,7 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 		must(t, ma.Reply(soon(t), request, lent))
 		request.Release()
 		g.let(6 << 20)
-		eventually.True(t, "a part is there", func() bool { b.takeToken(); defer b.giveToken(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
+		eventually.True(t, "a part is there", func() bool { b.progress.Lock(); defer b.progress.Unlock(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
 		cancel()
 		if err := <-waited; !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

@@ -131,6 +131,9 @@ func (f *Flow) dropTryCredit() {
 
 // tryDirect is TrySend within the process.
 func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
+	if f.queue.add(src, tag, b.Bytes(), b, false) {
+		return nil
+	}
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
 	m.mu.Lock()
@@ -141,20 +144,14 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	if in.waiters.First() != nil {
 		return ErrFull
 	}
-	need := in.received + in.charge(b.Len())
-	if need > in.granted {
-		m.grantLocked(in)
-	}
-	if need > in.granted && in.need != need {
-		m.queueNeedLocked(in, need)
-	}
-	if need > in.granted {
+	if !m.takeLocalCreditLocked(in, b.Len()) {
 		f.keepTryCreditLocked(d)
 		return ErrFull
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
 	m.takeInLocked(msg, f.passage)
+	f.queue.openLocked()
 	return nil
 }
 

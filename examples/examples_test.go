@@ -15,7 +15,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
-	_ "github.com/rocl-go/rocl/bulk"    // if a package that the examples import changes, go test runs this test anew
+	_ "github.com/rocl-go/rocl/bulk" // if a package that the examples import changes, go test runs this test anew
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	_ "github.com/rocl-go/rocl/netrocl" // likewise
 	_ "github.com/rocl-go/rocl/rpc"     // likewise
 	_ "github.com/rocl-go/rocl/tpvm"    // likewise
@@ -153,9 +154,7 @@ func keep(t *testing.T, n node) {
 		t.Errorf("%d keys of %d are listed after a process was killed", len(kept), len(names))
 	}
 	for _, name := range kept {
-		if out, err := n.run("get", name); err != nil || out != "value of "+name+"\n" {
-			t.Errorf("get %s: %s, %v", name, out, err)
-		}
+		try.Gives(n.run("get", name))(t, "value of "+name+"\n", "get %s", name)
 	}
 }
 
@@ -195,9 +194,7 @@ func passLinesAndKill(t *testing.T, n node) {
 	workers := n.start(rocl.Match{"type": "capitals"}, pause, pause)
 	cmd := n.command("run", "2")
 	in, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer w.Close() // the input has no end
 	defer in.Close()
 	go func() {
@@ -210,9 +207,7 @@ func passLinesAndKill(t *testing.T, n node) {
 	var errOut strings.Builder
 	cmd.Stdin, cmd.Stderr = in, &errOut
 	run := n.launch(cmd)
-	if _, err := run.Line(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(run.Line(t.Context()))(t)
 	n.kill(workers[0])
 	for range run.Lines {
 	}

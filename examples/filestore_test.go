@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // service is the pattern of the servers.
@@ -33,9 +34,7 @@ func random(t *testing.T, size int) (path string, data []byte) {
 	data = make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
 	path = filepath.Join(t.TempDir(), "random")
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(path, data, 0o644))
 	return path, data
 }
 
@@ -45,17 +44,12 @@ func putAndGet(t *testing.T, n node) {
 	serveFiles(n, t.TempDir())
 	path, _ := random(t, 3_000_000)
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(empty, nil, 0o644))
 	n.must("-window", "1000000", "put", path, empty, n.program)
 	for _, p := range []string{path, empty, n.program} {
 		to := filepath.Join(t.TempDir(), "to")
 		n.must("get", filepath.Base(p), to)
-		want, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := try.Get(os.ReadFile(p))(t)
 		if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %d bytes of %d, %v", p, len(got), len(want), err)
 		}
@@ -97,10 +91,7 @@ func isKilledInPut(n node, home *rocl.Context, dir, path string) bool {
 	s := serveFiles(n, dir)
 	put := n.launch(n.command("-window", "200000", "put", path))
 	eventually.True(n.t, "the server has a part", func() bool {
-		files, err := filepath.Glob(filepath.Join(dir, "*"))
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		files := try.Get(filepath.Glob(filepath.Join(dir, "*")))(n.t)
 		for _, p := range files { // the part, or the file if it is complete
 			if info, err := os.Stat(p); err == nil && info.Size() >= 1_000_000 {
 				return true
@@ -122,9 +113,7 @@ func getRest(t *testing.T, n node) {
 	n.must("put", path)
 	to := filepath.Join(t.TempDir(), "to")
 	part := fmt.Sprintf("%s.%016x.part", to, xxhash.Sum64(data))
-	if err := os.WriteFile(part, data[:2_000_000], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(part, data[:2_000_000], 0o644))
 	if out := n.must("get", "random", to); !strings.Contains(out, "3000000 bytes, behind 2000000 that were there") {
 		t.Errorf("get: %s", out)
 	}
@@ -132,9 +121,7 @@ func getRest(t *testing.T, n node) {
 		t.Errorf("%d bytes of %d, %v", len(got), len(data), err)
 	}
 	data[0]++ // a damaged part is noticed, and fetched again
-	if err := os.WriteFile(part, data[:2_000_000], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(part, data[:2_000_000], 0o644))
 	n.fails("checksum", "get", "random", to)
 	n.must("get", "random", to)
 }

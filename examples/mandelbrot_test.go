@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // picture returns the arguments to draw a picture of x times y pixels.
@@ -30,10 +31,7 @@ func checkPicture(n node, x, y, samples int, path string) {
 	n.socket = filepath.Join(dir, "directory.sock")
 	alone := filepath.Join(dir, "alone.png")
 	n.must(picture(x, y, samples, alone, "-p", "1")...)
-	want, err := os.ReadFile(alone)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	want := try.Get(os.ReadFile(alone))(n.t)
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
 		n.t.Errorf("the picture differs from the one drawn by one process: %v", err)
 	}
@@ -47,9 +45,7 @@ func drawWithJoined(t *testing.T, n node) {
 	var printed bytes.Buffer
 	cmd.Stdout = &printed
 	joined := n.launch(cmd)
-	if _, err := c.Await(t.Context(), rocl.Match{"type": "threaddef"}, 1); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(c.Await(t.Context(), rocl.Match{"type": "threaddef"}, 1))(t)
 	prints("^60 tiles.* of 3 processes", picture(300, 170, 2, out, "-p", "2")...)(t, n)
 	n.interrupt(joined)
 	if !strings.HasPrefix(printed.String(), "rendering for virtual machine ") {
@@ -76,9 +72,7 @@ func isDrawnAgain(n node, samples int) bool {
 	out := filepath.Join(dir, "m.png")
 	cmd := n.command(picture(400, 300, samples, out, "-p", "3")...)
 	r, w, err := os.Pipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	try.OK(n.t, err)
 	defer r.Close()
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, w
@@ -90,9 +84,7 @@ func isDrawnAgain(n node, samples int) bool {
 			killSecond(n, strings.Fields(pids))
 		}
 	}
-	if err := p.Wait(); err != nil {
-		n.t.Fatal(err)
-	}
+	try.OK(n.t, p.Wait())
 	checkPicture(n, 400, 300, samples, out)
 	return strings.HasSuffix(said.String(), "processes that ended early: 1\n")
 }

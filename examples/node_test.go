@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A node runs a program on a node with its own directory, so that the program does not see other
@@ -71,10 +72,7 @@ func (n node) command(args ...string) *exec.Cmd {
 // launch starts a command of the program. Its standard input, if c names none, is empty.
 func (n node) launch(c *exec.Cmd) *subprocess.Process {
 	n.t.Helper()
-	p, err := subprocess.Start(c)
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	p := try.Get(subprocess.Start(c))(n.t)
 	n.t.Cleanup(p.Kill)
 	p.CloseInput()
 	return p
@@ -122,10 +120,7 @@ func (n node) fails(what string, args ...string) {
 // open opens a context on the node. It is closed when the test ends, if not before.
 func (n node) open() *rocl.Context {
 	n.t.Helper()
-	c, err := rocl.Open(n.t.Context(), rocl.WithSocket(n.socket))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(n.t.Context(), rocl.WithSocket(n.socket)))(n.t)
 	n.t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -139,9 +134,7 @@ func (n node) start(pattern rocl.Match, each ...[]string) (started []*subprocess
 	for _, args := range each {
 		started = append(started, n.launch(n.command(args...)))
 	}
-	if _, err := c.Await(n.t.Context(), pattern, len(each)); err != nil {
-		n.t.Fatal(err)
-	}
+	try.Get(c.Await(n.t.Context(), pattern, len(each)))(n.t)
 	return started
 }
 
@@ -151,9 +144,7 @@ func (n node) remain(c *rocl.Context, pattern rocl.Match, left int) {
 	eventually.True(n.t, "no other resources are left", func() bool {
 		found := 0
 		for _, err := range c.FindAll(n.t.Context(), pattern) {
-			if err != nil {
-				n.t.Fatal(err)
-			}
+			try.OK(n.t, err)
 			found++
 		}
 		return found == left
@@ -163,9 +154,7 @@ func (n node) remain(c *rocl.Context, pattern rocl.Match, left int) {
 // kill kills a process and waits for its end.
 func (n node) kill(p *subprocess.Process) {
 	n.t.Helper()
-	if err := p.Cmd.Process.Kill(); err != nil {
-		n.t.Fatal(err)
-	}
+	try.OK(n.t, p.Cmd.Process.Kill())
 	_ = p.Wait()
 }
 
@@ -173,13 +162,9 @@ func (n node) kill(p *subprocess.Process) {
 func (n node) interrupt(all ...*subprocess.Process) {
 	n.t.Helper()
 	for _, p := range all {
-		if err := p.Cmd.Process.Signal(os.Interrupt); err != nil {
-			n.t.Fatal(err)
-		}
+		try.OK(n.t, p.Cmd.Process.Signal(os.Interrupt))
 	}
 	for _, p := range all {
-		if err := p.Wait(); err != nil {
-			n.t.Errorf("%q ended with %v", p.Cmd.Args[1:], err)
-		}
+		try.Check(n.t, p.Wait(), "%q ended with", p.Cmd.Args[1:])
 	}
 }

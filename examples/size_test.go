@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A program that uses one node links few modules and stays small, whether it is stripped or has no
@@ -19,14 +20,8 @@ func TestSizeOfHello(t *testing.T) {
 	const most, modules = 8_000_000, 6
 	for what, flag := range map[string]string{"stripped": "-ldflags=-s -w", "without TLS": "-tags=roclnotls"} {
 		exe := filepath.Join(build(t, "hello", flag), "hello")
-		i, err := os.Stat(exe)
-		if err != nil {
-			t.Fatal(err)
-		}
-		info, err := buildinfo.ReadFile(exe)
-		if err != nil {
-			t.Fatal(err)
-		}
+		i := try.Get(os.Stat(exe))(t)
+		info := try.Get(buildinfo.ReadFile(exe))(t)
 		if i.Size() > most || len(info.Deps) > modules {
 			t.Errorf("%s: %d bytes, at most %d wanted; %d modules, at most %d wanted", what, i.Size(), int64(most), len(info.Deps), modules)
 		}
@@ -41,14 +36,9 @@ func TestHelloWithoutTLS(t *testing.T) {
 	n := node{t, filepath.Join(build(t, "hello", "-tags=roclnotls"), "hello"), filepath.Join(dir, "alone")}
 	prints("^hello from ")(t, n)
 	key := filepath.Join(dir, "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	n.socket = filepath.Join(dir, "member")
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(n.socket), rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", KeyFile: key}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(n.socket), rocl.WithMember(cluster.Member{Bind: "127.0.0.1:0", KeyFile: key})))(t)
 	defer c.Close()
 	n.fails(rocl.ErrNoTLS.Error())
 }

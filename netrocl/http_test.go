@@ -24,9 +24,7 @@ func serveHTTP(t *testing.T, c *rocl.Context, h http.Handler, ps *http.Protocols
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
 		try.Check(t, s.Shutdown(context.Background()))
-		if err := <-served; err != http.ErrServerClosed {
-			t.Error(err)
-		}
+		try.Equal(t, <-served, http.ErrServerClosed)
 	})
 }
 

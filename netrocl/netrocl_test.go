@@ -210,7 +210,7 @@ func TestCloseThenContext(t *testing.T) {
 		defer b.Close()
 		want := pattern(300_000)
 		try.Get(a.Write(want))(t)
-		try.OK(t, a.Close(), client.Close())
+		try.OK(t, errors.Join(a.Close(), client.Close()))
 		reads(t, b, want)
 	})
 }
@@ -311,9 +311,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		there := 0
 		for ev, err := range client.Watch(t.Context(), nil) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			switch ev.Kind {
 			case rocl.Appeared:
 				there++
@@ -326,7 +324,7 @@ func TestNothingIsLeft(t *testing.T) {
 				break
 			}
 		}
-		try.Check(t, client.Close(), server.Close())
+		try.Check(t, errors.Join(client.Close(), server.Close()))
 		mu.Lock()
 		defer mu.Unlock()
 		if len(reports) > 0 {
@@ -404,7 +402,7 @@ func TestSlowReaderStopsNobodyElse(t *testing.T) {
 		for i := 1; i < n; i++ {
 			wg.Go(func() {
 				_, err := as[i].Write(want)
-				try.Check(t, err, as[i].CloseWrite())
+				try.Check(t, errors.Join(err, as[i].CloseWrite()))
 			})
 			wg.Go(func() { reads(t, bs[i], want) })
 		}
@@ -430,7 +428,7 @@ func TestManyAtOnce(t *testing.T) {
 				defer conn.Close()
 				want := pattern(10 * i)
 				_, err = conn.Write(want)
-				try.Check(t, err, conn.(*netrocl.Conn).CloseWrite())
+				try.Check(t, errors.Join(err, conn.(*netrocl.Conn).CloseWrite()))
 				reads(t, conn, want)
 			})
 		}
@@ -518,18 +516,12 @@ func TestDialOthers(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "too many connections") {
 		t.Errorf("dialing a listener that refuses: %v", err)
 	}
-	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"says": "nonsense."}); err == nil {
-		t.Error("an answer that makes no sense is a connection")
-	}
+	try.Rejects(netrocl.Dial(t.Context(), client, rocl.Match{"says": "nonsense."}))(t, "an answer that makes no sense is a connection")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	try.Fails(netrocl.Dial(ctx, client, rocl.Match{"says": "."}))(t, context.DeadlineExceeded) // dialing a listener that says nothing
-	if _, err := netrocl.Dial(t.Context(), client, rocl.Match{"": "x"}); err == nil {
-		t.Error("a pattern that makes no sense is dialed")
-	}
-	if _, err := netrocl.Listen(t.Context(), client, rocl.Attrs{"": "x"}); err == nil {
-		t.Error("attributes that make no sense are listened with")
-	}
+	try.Rejects(netrocl.Dial(t.Context(), client, rocl.Match{"": "x"}))(t, "a pattern that makes no sense is dialed")
+	try.Rejects(netrocl.Listen(t.Context(), client, rocl.Attrs{"": "x"}))(t, "attributes that make no sense are listened with")
 	ln := try.Get(netrocl.Listen(t.Context(), server, rocl.Attrs{"type": "web", "says": "too many connections."}))(t)
 	defer ln.Close()
 	for range 20 {
@@ -653,9 +645,7 @@ func TestPeerKilled(t *testing.T) {
 			peer := try.Get(subprocess.Start(cmd))(t)
 			t.Cleanup(peer.Kill)
 			for ev, err := range c.Watch(t.Context(), rocl.Match(web)) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 				if ev.Kind == rocl.Appeared {
 					break
 				}

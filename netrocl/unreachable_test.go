@@ -55,7 +55,5 @@ func TestDialUnreachable(t *testing.T) {
 		t.Errorf("dial: %v", err)
 	}
 	near.Close() // after the reports of undelivered messages
-	if n := attempts.Load(); n != 1 {
-		t.Errorf("Dial has waited for a connection to one context %d times", n)
-	}
+	try.Equal(t, attempts.Load(), 1, "waits of Dial for a connection to one context")
 }

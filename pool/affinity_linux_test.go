@@ -69,9 +69,7 @@ func TestNoSuchCore(t *testing.T) {
 	}
 	s := newSet(t, Config{Pools: pools})
 	refused(s.AddStream(bad))(t, `pool: add stream: cores: invalid argument`, ErrConfig, unix.EINVAL)
-	if n := len(s.Streams()); n != 0 {
-		t.Errorf("%d streams", n)
-	}
+	try.Equal(t, len(s.Streams()), 0, "streams")
 	closeSet(t, s)
 	eventually.True(t, "no goroutines", func() bool { return goleak.Find(before) == nil })
 }

@@ -223,9 +223,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 	try.OK(t, json.Unmarshal([]byte(`{"address":"x","pools":{"pools":[{"name":"a"}]},"extra":{"name":"b","workers":3},"stream":{"pools":["a"]}}`), &own))
 	s := newSet(t, own.Pools)
-	if p, err := s.AddPool(own.Extra); err != nil || p.Config().Workers != 3 {
-		t.Error(p, err)
-	}
+	try.Equal(t, try.Get(s.AddPool(own.Extra))(t).Config().Workers, 3)
 	try.Works(s.AddStream(own.Stream))(t)
 	for in, want := range map[string]string{
 		`{"pools":{"pool":[]}}`:                        "pool: configuration: pool: no such key",
@@ -285,9 +283,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseConfig(data)
 		if err != nil {
-			if !errors.Is(err, ErrConfig) {
-				t.Error(err)
-			}
+			try.Fails(err)(t, ErrConfig)
 			return
 		}
 		if full, err := c.complete(); err == nil {

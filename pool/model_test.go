@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // reference is the simplest form of each kind of queue.
@@ -282,19 +284,14 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 			c.Streams = append(c.Streams, StreamConfig{Pools: []string{"p"}})
 		}
 	}
-	s, err := NewSet(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := try.Get(NewSet(c))(t)
 	p := s.Default()
 	ends := map[uint64]chan struct{}{} // of the units that were not told to end
 	defer func() {
 		for _, end := range ends {
 			close(end)
 		}
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, s.Close(context.Background()))
 	}()
 	started := make(chan uint64, 10000)
 	running := map[uint64]bool{}
@@ -351,9 +348,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 		},
 		"resize queue": func(t *rapid.T) {
 			m.bound = rapid.IntRange(0, 3).Draw(t, "to")
-			if err := s.ResizeQueue("p", m.bound); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.ResizeQueue("p", m.bound))
 			m.startReady()
 		},
 		"resize": func(t *rapid.T) {
@@ -361,9 +356,7 @@ func checkPool(t *rapid.T, policy Policy, streams bool) {
 				t.Skip()
 			}
 			m.limit = rapid.IntRange(1, 4).Draw(t, "to")
-			if err := s.Resize("p", Workers(m.limit)); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.Resize("p", Workers(m.limit)))
 			m.startReady()
 		},
 		"": func(t *rapid.T) {

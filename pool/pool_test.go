@@ -113,15 +113,11 @@ func TestWait(t *testing.T) {
 		begin := time.Now()
 		err := p.Submit(ctx, Unit{Run: func(context.Context) { t.Error("ran") }})
 		wantError(t, err, `pool: submit "small": the queue is full (limit 1): context deadline exceeded`, ErrFull, context.DeadlineExceeded)
-		if d := time.Since(begin); d != time.Minute {
-			t.Errorf("gave up after %v", d)
-		}
+		try.Equal(t, time.Since(begin), time.Minute, "gave up after")
 		release()
 		synctest.Wait() // Close would refuse the calls that wait
 		closeSet(t, s)
-		if got := fmt.Sprint(order); got != "[0 1 2 3 4]" {
-			t.Errorf("order %s", got)
-		}
+		try.Equal(t, fmt.Sprint(order), "[0 1 2 3 4]", "order")
 	})
 }
 
@@ -156,9 +152,7 @@ func TestContext(t *testing.T) {
 		got := make(chan any, 1)
 		p := newSet(t, onePool(PoolConfig{Policy: policy})).Default()
 		try.OK(t, p.Submit(ctx, Unit{Run: func(ctx context.Context) { got <- ctx.Value(key{}) }}))
-		if v := <-got; v != "value" {
-			t.Errorf("%s: the unit's context has %v", policy, v)
-		}
+		try.Equal(t, <-got, "value", "%s: in the unit's context", policy)
 	}
 }
 
@@ -244,9 +238,7 @@ func TestStats(t *testing.T) {
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := PoolStats{Name: "p", Queued: 1, MostQueued: 2, Running: 1, Done: 1, Rejected: 1, RunTime: time.Second}
-		if f := s.Default().Stats(); f != want {
-			t.Errorf("figures %+v, want %+v", f, want)
-		}
+		try.Equal(t, s.Default().Stats(), want, "figures")
 		closeSet(t, s)
 		want = PoolStats{Name: "p", MostQueued: 2, Done: 3, Rejected: 1,
 			LongestWait: 2 * time.Second, WaitTime: 3 * time.Second, RunTime: 3 * time.Second}
@@ -270,7 +262,7 @@ func TestKeyed(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				key := g*keys + i%keys
-				err := s.Default().Submit(context.Background(), Unit{Key: uint64(key), Run: func(context.Context) {
+				try.Check(t, s.Default().Submit(context.Background(), Unit{Key: uint64(key), Run: func(context.Context) {
 					if i < last[key] {
 						t.Errorf("key %d: unit %d after unit %d", key, i, last[key])
 					}
@@ -278,10 +270,7 @@ func TestKeyed(t *testing.T) {
 					if i%100 == 0 {
 						runtime.Gosched()
 					}
-				}})
-				if err != nil {
-					t.Error(err)
-				}
+				}}))
 			}
 		})
 	}
@@ -291,9 +280,7 @@ func TestKeyed(t *testing.T) {
 	}
 	all.Wait()
 	closeSet(t, s)
-	if f := s.Default().Stats(); f.Done != submitters*each {
-		t.Errorf("%d units have run", f.Done)
-	}
+	try.Equal(t, s.Default().Stats().Done, submitters*each, "units have run")
 	if q := s.Default().q.(*keyed); len(q.lines) != 0 {
 		t.Errorf("%d keys are left behind", len(q.lines))
 	}
@@ -308,9 +295,7 @@ func TestGrow(t *testing.T) {
 			submit(t, s.Default(), func(context.Context) { time.Sleep(time.Second) })
 		}
 		closeSet(t, s)
-		if d := time.Since(begin); d != time.Second {
-			t.Errorf("took %v", d)
-		}
+		try.Equal(t, time.Since(begin), time.Second, "took")
 	})
 }
 

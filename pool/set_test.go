@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -45,18 +44,14 @@ func TestAddPool(t *testing.T) {
 	for _, p := range s.Pools() {
 		names = append(names, p.Name())
 	}
-	if got := fmt.Sprint(names); got != "[a pool-1 c d pool-4]" {
-		t.Errorf("pools %s", got)
-	}
+	try.Equal(t, fmt.Sprint(names), "[a pool-1 c d pool-4]", "pools")
 	refused(s.AddPool(PoolConfig{Name: "a"}))(t, `pool: add pool "a": pools[5].name: "a" is the name of pools[0]`, ErrExists, ErrConfig)
 	refused(s.AddPool(PoolConfig{Name: "x", Queue: -1}))(t, `pool: add pool "x": pools[5].queue: must not be negative`, ErrConfig)
 	refused(s.Pool("x"))(t, `pool: find pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.RemovePool("x"), `pool: remove pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("x", 1), `pool: resize pool "x": no such pool`, ErrNotFound)
 	wantError(t, s.Resize("a", -7), `pool: resize pool "a": pools[0].workers: must not be negative`, ErrConfig)
-	if n := len(s.Pools()); n != 5 {
-		t.Errorf("%d pools", n)
-	}
+	try.Equal(t, len(s.Pools()), 5, "pools")
 }
 
 // A pool that is used is not removed, and the error says by what. It is removed when nothing uses
@@ -99,9 +94,7 @@ func TestRemovePool(t *testing.T) {
 	eventually.True(t, "the pool is empty", func() bool { return busy.Stats().Done == 2 })
 	removed("busy")
 	removed("free")
-	if n := len(s.Pools()); n != 1 {
-		t.Errorf("%d pools are left", n)
-	}
+	try.Equal(t, len(s.Pools()), 1, "pools are left")
 }
 
 // Streams are added and removed, and a pool changes its size, while units run, and none is lost.
@@ -138,9 +131,7 @@ func TestStreams(t *testing.T) {
 	}
 	all.Wait()
 	closeSet(t, s)
-	if n := ran.Load(); n != 2*submitters*each {
-		t.Errorf("%d units have run, want %d", n, 2*submitters*each)
-	}
+	try.Equal(t, ran.Load(), 2*submitters*each, "units have run")
 }
 
 func TestStreamErrors(t *testing.T) {
@@ -157,9 +148,7 @@ func TestStreamErrors(t *testing.T) {
 	if st, err := s.Stream("stream-1"); err != nil || st.Name() != "stream-1" || st.Pools()[0].Name() != "a" {
 		t.Errorf("%v, %v", st, err)
 	}
-	if n := len(s.Streams()); n != 2 {
-		t.Errorf("%d streams", n)
-	}
+	try.Equal(t, len(s.Streams()), 2, "streams")
 }
 
 // TestRemoveLastStream checks that units wait for the next worker, and run at Close without one.
@@ -181,15 +170,11 @@ func TestRemoveLastStream(t *testing.T) {
 		}
 		try.Get(s.AddStream(StreamConfig{Name: "s", Pools: []string{"a"}}))(t)
 		synctest.Wait()
-		if ran != 1 {
-			t.Errorf("%d units have run", ran)
-		}
+		try.Equal(t, ran, 1, "units have run")
 		try.OK(t, s.RemoveStream("s"))
 		submit(t, p, unit)
 		closeSet(t, s)
-		if ran != 2 {
-			t.Errorf("%d units have run", ran)
-		}
+		try.Equal(t, ran, 2, "units have run")
 	})
 }
 
@@ -236,9 +221,7 @@ func TestClose(t *testing.T) {
 			}
 			release()
 			closeSet(t, s)
-			if ran.Load() != int64(n) {
-				t.Errorf("%s: %d of %d units have run", name, ran.Load(), n)
-			}
+			try.Equal(t, ran.Load(), int64(n), "%s: units run", name)
 		}
 	}
 }
@@ -262,9 +245,7 @@ func TestCloseNames(t *testing.T) {
 	refused(s.AddPool(PoolConfig{Name: "x"}))(t, `pool: add pool "x": the set is closed`, ErrClosed)
 	refused(s.AddStream(StreamConfig{Name: "x", Pools: []string{"a"}}))(t, `pool: add stream "x": the set is closed`, ErrClosed)
 	for _, err := range []error{s.RemovePool("idle"), s.RemoveStream("s"), s.Resize("a", 1)} {
-		if !errors.Is(err, ErrClosed) {
-			t.Error(err)
-		}
+		try.Fails(err)(t, ErrClosed)
 	}
 	endA()
 	endB()
@@ -323,9 +304,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				for {
 					err := s.Default().Submit(context.Background(), Unit{Run: func(context.Context) { ran.Add(1) }})
 					if err != nil {
-						if !errors.Is(err, ErrClosed) {
-							t.Error(err)
-						}
+						try.Fails(err)(t, ErrClosed)
 						return
 					}
 					accepted.Add(1)
@@ -337,9 +316,7 @@ func TestCloseUnderLoad(t *testing.T) {
 		}
 		closeSet(t, s)
 		all.Wait()
-		if accepted.Load() != ran.Load() {
-			t.Errorf("%d units were accepted, %d have run", accepted.Load(), ran.Load())
-		}
+		try.Equal(t, accepted.Load(), ran.Load(), "units accepted, and run")
 	}
 }
 

@@ -42,9 +42,7 @@ func TestSchedulers(t *testing.T) {
 		s, release := twoPools(t, StreamConfig{Scheduler: c.scheduler}, 4, func(pool string) { got += pool })
 		release()
 		closeSet(t, s)
-		if got != c.want {
-			t.Errorf("%q: order %s, want %s", c.scheduler, got, c.want)
-		}
+		try.Equal(t, got, c.want, "%q: order", c.scheduler)
 	}
 }
 
@@ -76,18 +74,12 @@ func TestSetScheduler(t *testing.T) {
 		}
 	})
 	st = s.Streams()[0]
-	if st.Scheduler() != InOrder() {
-		t.Errorf("scheduler %v", st.Scheduler())
-	}
+	try.Equal(t, st.Scheduler(), InOrder(), "scheduler")
 	release()
 	closeSet(t, s)
-	if got != "aabbbbaa" {
-		t.Errorf("order %s", got)
-	}
+	try.Equal(t, got, "aabbbbaa", "order")
 	c := s.Config()
-	if c.Streams[0].Scheduler != ScheduleOther {
-		t.Errorf("configuration %+v", c)
-	}
+	try.Equal(t, c.Streams[0].Scheduler, ScheduleOther, "configuration %+v", c)
 	try.Works(c.Validate())(t)
 	refused(Load(s.Dump()))(t, `pool: configuration: streams[0].scheduler: "other" stands for a scheduler that only the program has: leave it out, and call SetScheduler`, ErrConfig)
 }
@@ -147,9 +139,7 @@ func TestLargeWeights(t *testing.T) {
 	weights[1] = 7 // of which the scheduler knows nothing
 	try.Works(s.AddPool(PoolConfig{}))(t)
 	again := try.Get(Load(s.Dump()))(t)
-	if got := fmt.Sprint(again.Config().Streams[0].Weights); got != "[1000000 1]" {
-		t.Errorf("weights %s", got)
-	}
+	try.Equal(t, fmt.Sprint(again.Config().Streams[0].Weights), "[1000000 1]", "weights")
 	closeSet(t, again)
 }
 

@@ -62,9 +62,7 @@ func TestCancel(t *testing.T) {
 	}
 	close(end)
 	closeSet(t, s)
-	if got := fmt.Sprint(order); got != "[0 2 3]" {
-		t.Errorf("units %s have run", got)
-	}
+	try.Equal(t, fmt.Sprint(order), "[0 2 3]", "units run")
 	if tickets[0].Cancel() {
 		t.Error("a unit that has run was cancelled")
 	}
@@ -106,26 +104,20 @@ func TestMove(t *testing.T) {
 	move := func(tk *Ticket, to *Pool) {
 		t.Helper()
 		try.Check(t, tk.Move(to))
-		if tk.Pool() != to {
-			t.Errorf("the unit waits in %q", tk.Pool().Name())
-		}
+		try.Equal(t, tk.Pool(), to, "the pool in which the unit waits")
 	}
 	move(tickets[0], a) // is there
 	move(tickets[1], b) // after b's own
 	move(tickets[3], b) // before it
 	wantError(t, tickets[2].Move(b), `pool: move a unit to "b": its queue has room for 0 of 1 units`, ErrFull)
-	if tickets[2].Pool() != a {
-		t.Error("a unit for which there is no room was moved")
-	}
+	try.Equal(t, tickets[2].Pool(), a, "a unit for which there is no room was moved")
 	move(tickets[1], a) // back, after all others
 	release[0]()
 	eventually.True(t, "the units of a have run", func() bool { return a.Stats().Done == 5 })
 	wantError(t, tickets[0].Move(b), `pool: move a unit to "b": it runs, has run or was cancelled`, ErrNotWaiting)
 	release[1]()
 	closeSet(t, s)
-	if got := fmt.Sprint(order); got != "[a0 a2 a4 a1 a3 b]" {
-		t.Errorf("order %s", got)
-	}
+	try.Equal(t, fmt.Sprint(order), "[a0 a2 a4 a1 a3 b]", "order")
 	if f := a.Stats(); f.MovedOut != 2 || f.MovedIn != 1 || f.Done != 5 {
 		t.Errorf("figures %+v", f)
 	}
@@ -198,9 +190,7 @@ func TestMoveAll(t *testing.T) {
 			}
 			end()
 			eventually.True(t, "the units have run", func() bool { return b.Stats().Done == 10 })
-			if got := fmt.Sprint(order); got != "[0 1 2 3 4 5 6 7 8]" {
-				t.Errorf("order %s", got)
-			}
+			try.Equal(t, fmt.Sprint(order), "[0 1 2 3 4 5 6 7 8]", "order")
 		})
 	}
 }
@@ -252,9 +242,7 @@ func TestReplacePool(t *testing.T) {
 		}
 		endMain()
 		synctest.Wait()
-		if n := ran.Load(); n != 2 {
-			t.Errorf("%d units have run", n)
-		}
+		try.Equal(t, ran.Load(), 2, "units have run")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		wantError(t, s.Close(ctx), `pool: close: pool "old" has 0 queued, 1 running: context deadline exceeded`, context.DeadlineExceeded)
@@ -339,9 +327,7 @@ func TestTicketsUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	if n+cancelled.Load() != submitters*each {
-		t.Errorf("%d units ran, and %d were cancelled, of %d", n, cancelled.Load(), submitters*each)
-	}
+	try.Equal(t, n+cancelled.Load(), submitters*each, "units run or cancelled")
 	if moved.Load() == 0 || cancelled.Load() == 0 {
 		t.Errorf("%d units were moved, %d cancelled: nothing was tested", moved.Load(), cancelled.Load())
 	}
@@ -389,8 +375,6 @@ func TestReplaceIdle(t *testing.T) {
 		}
 		try.OK(t, s.ReplacePool("b", "a"))
 		closeSet(t, s)
-		if n := len(ran); n != 2 {
-			t.Errorf("%d units have run", n)
-		}
+		try.Equal(t, len(ran), 2, "units have run")
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Promise (Resources): Numbers compare without rounding. A value that is no number matches no
@@ -74,15 +74,11 @@ func conditions(t testing.TB) *List {
 
 func TestConditions(t *testing.T) {
 	p := conditions(t)
-	if _, err := ParseList(p.Wire()); !errors.Is(err, ErrMalformed) {
-		t.Error("conditions in a list:", err)
-	}
+	try.Fails(ParseList(p.Wire()))(t, ErrMalformed, "conditions in a list")
 	r, _ := NewPattern(Attrs{"kind": "worker", "cores": "8", "load": "0.25", "host": "a"})
 	match := func(want bool) {
 		t.Helper()
-		if Matches(r, p) != want {
-			t.Errorf("%v matches %v: %v", r, p, !want)
-		}
+		try.Equal(t, Matches(r, p), want, "%v matches %v", r, p)
 	}
 	match(true)
 	if n := testing.AllocsPerRun(100, func() { Matches(r, p) }); n > 0 {
@@ -126,9 +122,7 @@ func TestConditions(t *testing.T) {
 	if Matches(&many, &all) {
 		t.Error("a comparison in a long pattern is not looked at")
 	}
-	if err := CheckUser(p); !errors.Is(err, ErrCondition) {
-		t.Error("conditions as attributes:", err)
-	}
+	try.Fails(CheckUser(p))(t, ErrCondition, "conditions as attributes")
 	for what, err := range map[string]error{
 		"two orders": p.OrderBy("cores", true), "two owners": p.OwnedBy(GID{}), "no comparison": p.Compare("x", opMost, "1"),
 		"no number": p.Compare("x", Eq, "one"), "no name": p.Compare("", Eq, "1"),
@@ -139,15 +133,11 @@ func TestConditions(t *testing.T) {
 	}
 	var l List
 	for range maxConditions {
-		must.OK(l.Compare("x", Eq, "1"))
+		try.OK(t, l.Compare("x", Eq, "1"))
 	}
-	if err := l.Compare("x", Eq, "1"); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
+	try.Fails(l.Compare("x", Eq, "1"))(t, ErrTooLarge)
 	_ = appendAttr(&l, "x", "1", condition|uint32(Eq)<<24|1)
-	if _, err := ParsePattern(l.Wire()); !errors.Is(err, ErrMalformed) {
-		t.Error("too many conditions:", err)
-	}
+	try.Fails(ParsePattern(l.Wire()))(t, ErrMalformed, "too many conditions")
 }
 
 // Attributes in a pattern are changed without touching its conditions.
@@ -159,9 +149,7 @@ func TestChangeBesideConditions(t *testing.T) {
 	_ = p.Set("n", []byte("66"))
 	from, _ := NewPattern(Attrs{"m": "x", "n": "7"})
 	p.Fill(from)
-	if s := p.String(); s != "{n>=4, n=66, m=x}" {
-		t.Error(s)
-	}
+	try.Equal(t, p.String(), "{n>=4, n=66, m=x}")
 	if again, err := ParsePattern(p.Wire()); err != nil || !again.Equal(&p) {
 		t.Error(err)
 	}
@@ -188,9 +176,7 @@ func TestRank(t *testing.T) {
 		most bool
 		want int
 	}{{"1", "2", false, -1}, {"1", "2", true, 1}, {"1", "x", false, -1}, {"1", "x", true, -1}, {"x", "-5", true, 1}, {"x", "", false, 0}, {"3", "3.0", true, 0}} {
-		if got := rank(c.a, c.most).Compare(rank(c.b, c.most)); got != c.want {
-			t.Errorf("%s and %s, most %v: %d, want %d", c.a, c.b, c.most, got, c.want)
-		}
+		try.Equal(t, rank(c.a, c.most).Compare(rank(c.b, c.most)), c.want, "%s and %s, most %v", c.a, c.b, c.most)
 	}
 	var none Rank
 	if none.Compare(rank("x", false)) != 0 || none.Compare(rank("1", false)) != 1 {
@@ -244,7 +230,7 @@ func FuzzParsePattern(f *testing.F) {
 			t.Fatal("it matches with conditions and not without")
 		}
 		a := l.Answer(r)
-		must.Get(ParseList(a.Wire()))
+		try.Get(ParseList(a.Wire()))(t)
 		if name, most, ok := l.Order(); ok {
 			RankOf(r, name, most)
 		}

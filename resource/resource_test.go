@@ -10,9 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,9 +33,7 @@ func TestGIDRoundTrip(t *testing.T) {
 		}
 		var b [16]byte
 		PutGID(b[:], g)
-		if GetGID(b[:]) != g {
-			t.Fatal("16 bytes do not round trip")
-		}
+		try.Equal(t, GetGID(b[:]), g, "16 bytes do not round trip")
 	})
 }
 
@@ -71,12 +70,12 @@ func TestListAgainstModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				p := pair{name.Draw(t, "n"), value.Draw(t, "v"), true}
-				must.OK(l.Add(p.name, p.value))
+				try.OK(t, l.Add(p.name, p.value))
 				model = append(model, p)
 			},
 			"want": func(t *rapid.T) {
 				p := pair{name.Draw(t, "n"), nil, false}
-				must.OK(l.Want(p.name))
+				try.OK(t, l.Want(p.name))
 				model = append(model, p)
 			},
 			"set": func(t *rapid.T) {
@@ -84,7 +83,7 @@ func TestListAgainstModel(t *testing.T) {
 				if len(model) > 0 && rapid.Bool().Draw(t, "there") {
 					n = rapid.SampledFrom(model).Draw(t, "p").name
 				}
-				must.OK(l.Set(n, v))
+				try.OK(t, l.Set(n, v))
 				for i := range model {
 					if model[i].name == n {
 						model[i] = pair{n, v, true}
@@ -110,7 +109,7 @@ func TestListAgainstModel(t *testing.T) {
 				model = left
 			},
 			"view": func(t *rapid.T) { // a parsed list behaves like the original
-				v := must.Get(ParseList(bytes.Clone(l.Wire())))
+				v := try.Get(ParseList(bytes.Clone(l.Wire())))(t)
 				l = v
 			},
 			"": func(t *rapid.T) {
@@ -163,24 +162,16 @@ func TestFill(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	var l List
 	for name, want := range map[string]error{"": ErrEmptyName, strings.Repeat("n", MaxName+1): ErrTooLarge, "a\xff": ErrBadName} {
-		if err := l.AddString(name, "v"); !errors.Is(err, want) {
-			t.Errorf("name %.10q: %v, want %v", name, err, want)
-		}
+		try.Fails(l.AddString(name, "v"))(t, want, "name %.10q", name)
 	}
-	if err := l.Add("v", make([]byte, MaxValue+1)); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
+	try.Fails(l.Add("v", make([]byte, MaxValue+1)))(t, ErrTooLarge)
 	for i := range MaxAttrs {
-		must.OK(l.AddString(fmt.Sprint(i), ""))
+		try.OK(t, l.AddString(fmt.Sprint(i), ""))
 	}
-	if err := l.AddString("more", ""); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
+	try.Fails(l.AddString("more", ""))(t, ErrTooLarge)
 	var sys List
 	_ = sys.AddString("rocl.kind", "context")
-	if err := CheckUser(&sys); !errors.Is(err, ErrReservedName) {
-		t.Error(err)
-	}
+	try.Fails(CheckUser(&sys))(t, ErrReservedName)
 }
 
 func FuzzParseList(f *testing.F) {
@@ -200,7 +191,7 @@ func FuzzParseList(f *testing.F) {
 		}
 		var again List
 		for a := range each(l.Wire()) {
-			must.OK(add(&again, string(a.name), a.value, !a.known))
+			try.OK(t, add(&again, string(a.name), a.value, !a.known))
 		}
 		if !again.Equal(&l) {
 			t.Fatal("what was parsed is written differently")
@@ -215,10 +206,8 @@ func TestMatches(t *testing.T) {
 		p    Match
 		want bool
 	}{{nil, true}, {Match{"type": "server"}, true}, {Match{"model": "second"}, true}, {Match{"type": "serve"}, false}, {Match{"typ": "server"}, false}} {
-		p := must.Get(NewPattern(c.p, "any"))
-		if Matches(r, p) != c.want {
-			t.Errorf("%v matches: %v", p, !c.want)
-		}
+		p := try.Get(NewPattern(c.p, "any"))(t)
+		try.Equal(t, Matches(r, p), c.want, "%v matches", p)
 		if n := testing.AllocsPerRun(100, func() { Matches(r, p); r.Get("model") }); n > 0 {
 			t.Errorf("%v allocations", n)
 		}
@@ -243,7 +232,7 @@ func TestSetOfOwnValue(t *testing.T) {
 		_ = l.AddString("a", old)
 		_ = l.AddString("b", "0123456789")
 		v, _ := l.Get("b")
-		must.OK(l.Set("a", v))
+		try.OK(t, l.Set("a", v))
 		if a, b := l.GetString("a"), l.GetString("b"); a != "0123456789" || b != "0123456789" {
 			t.Errorf("a is %q and b %q after %q", a, b, old)
 		}
@@ -281,7 +270,7 @@ func TestNodeIDText(t *testing.T) {
 func TestIDs(t *testing.T) {
 	a, b := MakeGID(1, 2, 3), MakeGID(4, 5, 6)
 	for _, want := range [][]GID{nil, {a}, {b, a, b}} {
-		l := must.Get(NewIDs(want...))
+		l := try.Get(NewIDs(want...))(t)
 		got, ok := IDs(l)
 		if !ok || len(got) != min(len(want), 2) {
 			t.Errorf("%v of %v, %v", got, want, ok)
@@ -295,13 +284,11 @@ func TestIDs(t *testing.T) {
 	if _, ok := IDs(new(List)); ok {
 		t.Error("an empty pattern has identifiers")
 	}
-	must.Get(NewIDs(make([]GID, 3)...))
+	try.Get(NewIDs(make([]GID, 3)...))(t)
 	many := make([]GID, MaxValue/16+1)
 	for i := range many {
 		many[i] = a.WithSerial(uint32(i))
 	}
-	if _, err := NewIDs(many...); !errors.Is(err, ErrTooLarge) {
-		t.Error(err)
-	}
-	must.Get(NewIDs(many[1:]...))
+	try.Fails(NewIDs(many...))(t, ErrTooLarge)
+	try.Get(NewIDs(many[1:]...))(t)
 }

@@ -5,6 +5,7 @@ package resource
 import (
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 )
 
@@ -18,9 +19,7 @@ func TestVectors(t *testing.T) {
 		pattern.AddString("type", "server"), pattern.Want("load"),
 		conditions.Compare("cores", Ge, "4"), conditions.OrderBy("load", true), conditions.OwnedBy(MakeGID(1, 2, 0)),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 	}
 	answer := pattern.Answer(&list)
 	all := []vectors.Vector{vectors.Of("identifier", id[:], map[string]any{"text": MakeGID(1, 2, 3)})}

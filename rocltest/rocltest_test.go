@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
 )
@@ -24,20 +24,20 @@ func talk(t *testing.T, opts ...rocl.Option) {
 	if a.ID().Node() == b.ID().Node() {
 		t.Fatal("two nodes have one number")
 	}
-	srv := must.Get(b.Register(ctx, rocl.Attrs{"type": "server", "load": "3"}))
-	me := must.Get(a.Register(ctx, rocl.Attrs{"type": "client"}))
-	found := must.Get(a.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load")))
+	srv := try.Get(b.Register(ctx, rocl.Attrs{"type": "server", "load": "3"}))(t)
+	me := try.Get(a.Register(ctx, rocl.Attrs{"type": "client"}))(t)
+	found := try.Get(a.Find(ctx, rocl.Match{"type": "server"}, rocl.Want("load")))(t)
 	if found.ID != srv.ID() || found.Attrs.GetString("load") != "3" {
 		t.Fatalf("found %v %v", found.ID, &found.Attrs)
 	}
-	must.OK(me.SendBytes(ctx, found.ID, 7, []byte("hello")))
-	m := must.Get(srv.Recv(ctx))
+	try.OK(t, me.SendBytes(ctx, found.ID, 7, []byte("hello")))
+	m := try.Get(srv.Recv(ctx))(t)
 	if string(m.Bytes()) != "hello" || m.From() != me.ID() || m.Tag() != 7 {
 		t.Fatalf("got %q from %v tag %d", m.Bytes(), m.From(), m.Tag())
 	}
-	must.OK(srv.Send(ctx, m.From(), 8, m.Buffer()))
+	try.OK(t, srv.Send(ctx, m.From(), 8, m.Buffer()))
 	m.Release()
-	if m = must.Get(me.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(8))); string(m.Bytes()) != "hello" {
+	if m = try.Get(me.Recv(ctx, rocl.From(srv.ID()), rocl.Tag(8)))(t); string(m.Bytes()) != "hello" {
 		t.Fatalf("got %q back", m.Bytes())
 	}
 	m.Release()

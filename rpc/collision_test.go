@@ -20,9 +20,7 @@ import (
 // also TestCollision.
 func TestGoldenNames(t *testing.T) {
 	for name, want := range map[string]uint64{"": 0xef46db3751d8e999, "a": 0xd24ec4f1a98c6e5b, "abc": 0x44bc2cf5ad770999} {
-		if got := callID(name); got != want {
-			t.Errorf("%q: %#x, want %#x", name, got, want)
-		}
+		try.Equal(t, callID(name), want, "%q", name)
 	}
 }
 

@@ -84,9 +84,7 @@ func TestElsewhereForged(t *testing.T) {
 		}
 		m.Release()
 	}
-	if out, err := Call[[]byte, []byte](t.Context(), c, s.ID(), "echo", []byte("more")); err != nil || string(out) != "more" {
-		t.Error(string(out), err)
-	}
+	try.Equal(t, string(try.Get(Call[[]byte, []byte](t.Context(), c, s.ID(), "echo", []byte("more")))(t)), "more")
 }
 
 // A server holds a result until the caller reports that it has it, or the call ends in another way.
@@ -131,13 +129,9 @@ func TestElsewhereHeld(t *testing.T) {
 				t.Errorf("%s: %+v, %v, %d regions", what, where, err, s.Moves().Regions)
 			}
 			m.Release()
-			if err := end(c, where.Number); err != nil {
-				t.Error(what, err)
-			}
+			try.Check(t, end(c, where.Number), "%v", what)
 			eventually.True(t, what+": the server holds no result", func() bool { return s.Moves().Regions == 0 })
-			if err := s.Close(context.Background()); err != nil {
-				t.Error(what, err)
-			}
+			try.Check(t, s.Close(context.Background()), "%v", what)
 			_ = c.Close()
 		}
 	}
@@ -171,9 +165,7 @@ func TestDamagedReplyReleasesResult(t *testing.T) {
 			t.Errorf("%s: the server holds %d results", what, n)
 		}
 		test.damage(m.Bytes())
-		if _, err := result[[]byte](test.ctx, c, s.ID(), "echo", m, h.number, h.flags, nil, nil); !errors.Is(err, test.want) {
-			t.Errorf("%s: %v", what, err)
-		}
+		try.Fails(result[[]byte](test.ctx, c, s.ID(), "echo", m, h.number, h.flags, nil, nil))(t, test.want, "%s", what)
 		eventually.True(t, what+": the server holds no result", func() bool { return s.Moves().Regions == 0 })
 	}
 }

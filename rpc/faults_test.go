@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"log/slog"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
@@ -70,14 +70,12 @@ func TestPanickingCodec(t *testing.T) {
 	for _, n := range []int{10, 10 * limit} {
 		s, c := pair(t, rpc.WithOverflow(limit))
 		try.OK(t,
-			rpc.Register(s, "arguments", echo, rpc.WithCodecs[[]byte, []byte](broken{decodes: true}, nil)),
-			rpc.Register(s, "result", echo, rpc.WithCodecs[[]byte, []byte](nil, broken{appends: true})),
-			rpc.Register(s, "echo", echo),
-		)
+			errors.Join(rpc.Register(s, "arguments", echo, rpc.WithCodecs[[]byte, []byte](broken{decodes: true}, nil)),
+				rpc.Register(s, "result", echo, rpc.WithCodecs[[]byte, []byte](nil, broken{appends: true})),
+				rpc.Register(s, "echo", echo),
+			))
 		for _, name := range []string{"arguments", "result"} {
-			if _, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)); !errors.Is(err, rpc.ErrPanic) {
-				t.Errorf("%s of %d bytes: %v", name, n, err)
-			}
+			try.Fails(rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), name, random(n)))(t, rpc.ErrPanic, "%s of %d bytes", name, n)
 		}
 		if got, err := rpc.Call[[]byte, []byte](deadline(t), c, s.ID(), "echo", random(n)); err != nil || !bytes.Equal(got, random(n)) {
 			t.Error(len(got), err)
@@ -88,15 +86,15 @@ func TestPanickingCodec(t *testing.T) {
 // A handler that panics, or ends its goroutine, ends its call and no other, in every place. Only
 // the server's log has the stack, with the handler's name.
 func TestHandlerPanics(t *testing.T) {
-	var log lockedBuffer
-	s, c := pair(t, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s, c := pair(t, rpc.WithLogger(log.Logger()))
 	one := inOne(t, s, `{"pools": [{"name": "one", "workers": 1}]}`)
 	for name, place := range map[string]rpc.Option{"in a goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "in a pool": one} {
 		try.OK(t,
-			rpc.Register(s, name, func(context.Context, int64) (int64, error) { panic("on purpose " + name) }, place),
-			rpc.Register(s, "exit "+name, func(context.Context, int64) (int64, error) { runtime.Goexit(); return 0, nil }, place),
-			rpc.Register(s, "add "+name, add, place),
-		)
+			errors.Join(rpc.Register(s, name, func(context.Context, int64) (int64, error) { panic("on purpose " + name) }, place),
+				rpc.Register(s, "exit "+name, func(context.Context, int64) (int64, error) { runtime.Goexit(); return 0, nil }, place),
+				rpc.Register(s, "add "+name, add, place),
+			))
 		var e *rpc.Error
 		if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "exit "+name, 1); !errors.Is(err, rpc.ErrPanic) || !errors.As(err, &e) || !e.Ran {
 			t.Errorf("exit %s: %+v", name, err)
@@ -113,33 +111,15 @@ func TestHandlerPanics(t *testing.T) {
 	}
 }
 
-// A lockedBuffer is a log that a test reads while other goroutines write it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
-}
-
 // A call whose deadline is over, or whose context has been cancelled, fails at once, with the
 // cause, and no handler runs.
 func TestDeadlineInThePast(t *testing.T) {
 	s, c := pair(t)
 	var ran atomic.Int64
 	try.OK(t,
-		rpc.Register(s, "run", func(context.Context, []byte) (int64, error) { return ran.Add(1), nil }),
-		rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }),
-	)
+		errors.Join(rpc.Register(s, "run", func(context.Context, []byte) (int64, error) { return ran.Add(1), nil }),
+			rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }),
+		))
 	past, end := context.WithDeadline(context.Background(), time.Now().Add(-time.Hour))
 	defer end()
 	own := errors.New("cancelled on purpose")
@@ -192,7 +172,7 @@ func TestStreamRefused(t *testing.T) {
 	s, c := pair(t)
 	p := load(t, s, `{"pools": [{"workers": 1, "queue": 1}]}`).Default()
 	defer occupy(t, p)()
-	try.OK(t, p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}), rpc.RegisterStream(s, "count", count, rpc.InPool(p)))
+	try.OK(t, errors.Join(p.Submit(deadline(t), pool.Unit{Run: func(context.Context) {}}), rpc.RegisterStream(s, "count", count, rpc.InPool(p))))
 	_, last := all(rpc.Stream[int64, int64](deadline(t), c, s.ID(), "count", 1))
 	var e *rpc.Error
 	if !errors.Is(last, rpc.ErrBusy) || !errors.As(last, &e) || e.Ran {
@@ -210,9 +190,9 @@ func TestStalledCaller(t *testing.T) {
 	s := serve(t, sc)
 	var ran atomic.Int64
 	try.OK(t,
-		rpc.Register(s, "zeros", func(_ context.Context, n int64) ([]byte, error) { ran.Add(1); return make([]byte, n), nil }, rpc.Inline()),
-		rpc.Register(s, "add", add),
-	)
+		errors.Join(rpc.Register(s, "zeros", func(_ context.Context, n int64) ([]byte, error) { ran.Add(1); return make([]byte, n), nil }, rpc.Inline()),
+			rpc.Register(s, "add", add),
+		))
 	c := client(t, open(t, sock))
 	cmd, _ := other(t, "many", sock)
 	const untaken = 100 // buffers, of 20,000 bytes each
@@ -383,16 +363,16 @@ func TestInlineWithoutMemory(t *testing.T) {
 	shared, large := bytes.Repeat([]byte{1}, 4000), bytes.Repeat([]byte{1}, 100_000)
 	ran := make(chan string, 1)
 	try.OK(t,
-		rpc.Register(s, "shared", func(context.Context, struct{}) ([]byte, error) { return shared, nil }, rpc.Inline()),
-		rpc.Register(s, "large", func(context.Context, struct{}) ([]byte, error) { return large, nil }, rpc.Inline()),
-		rpc.Register(s, "fail", func(context.Context, struct{}) ([]byte, error) { return nil, errors.New("it failed") }, rpc.Inline()),
-		rpc.Register(s, "ran", func(_ context.Context, name string) (struct{}, error) {
-			clear(shared) // which the results do not show
-			clear(large)
-			ran <- name
-			return struct{}{}, nil
-		}, rpc.Inline()),
-	)
+		errors.Join(rpc.Register(s, "shared", func(context.Context, struct{}) ([]byte, error) { return shared, nil }, rpc.Inline()),
+			rpc.Register(s, "large", func(context.Context, struct{}) ([]byte, error) { return large, nil }, rpc.Inline()),
+			rpc.Register(s, "fail", func(context.Context, struct{}) ([]byte, error) { return nil, errors.New("it failed") }, rpc.Inline()),
+			rpc.Register(s, "ran", func(_ context.Context, name string) (struct{}, error) {
+				clear(shared) // which the results do not show
+				clear(large)
+				ran <- name
+				return struct{}{}, nil
+			}, rpc.Inline()),
+		))
 	c := client(t, open(t, sock))
 	if err := rpc.Send(deadline(t), c, s.ID(), "ran", "links"); err != nil || <-ran != "links" {
 		t.Fatal(err)
@@ -459,15 +439,15 @@ func TestInterceptAll(t *testing.T) {
 	s := serve(t, home)
 	who := make(chan string, 2)
 	try.OK(t,
-		rpc.Register(s, "tell", func(ctx context.Context, _ struct{}) (struct{}, error) {
+		errors.Join(rpc.Register(s, "tell", func(ctx context.Context, _ struct{}) (struct{}, error) {
 			who <- rpc.InfoFrom(ctx).Metadata["who"]
 			return struct{}{}, nil
 		}),
-		rpc.RegisterStream(s, "list", func(ctx context.Context, _ struct{}) iter.Seq2[string, error] {
-			who <- rpc.InfoFrom(ctx).Metadata["who"]
-			return func(func(string, error) bool) {}
-		}),
-	)
+			rpc.RegisterStream(s, "list", func(ctx context.Context, _ struct{}) iter.Seq2[string, error] {
+				who <- rpc.InfoFrom(ctx).Metadata["who"]
+				return func(func(string, error) bool) {}
+			}),
+		))
 	c := client(t, home, rpc.CallInterceptors(func(ctx context.Context, i *rpc.Invocation, next func(context.Context) error) error {
 		if i.Out != nil {
 			t.Error("there is a result")
@@ -476,13 +456,9 @@ func TestInterceptAll(t *testing.T) {
 		return next(ctx)
 	}))
 	try.Check(t, rpc.Send(deadline(t), c, s.ID(), "tell", struct{}{}))
-	if got := <-who; got != "tell" {
-		t.Error(got)
-	}
+	try.Equal(t, <-who, "tell")
 	try.Works(all(rpc.Stream[struct{}, string](deadline(t), c, s.ID(), "list", struct{}{})))(t)
-	if got := <-who; got != "list" {
-		t.Error(got)
-	}
+	try.Equal(t, <-who, "list")
 }
 
 // An interceptor that fails, or makes the call again, after the loop over a stream was left has no
@@ -510,9 +486,9 @@ func TestFutures(t *testing.T) {
 	s, c := pair(t)
 	release := make(chan struct{})
 	try.OK(t,
-		rpc.Register(s, "wait", func(context.Context, struct{}) (string, error) { <-release; return "waited", nil }),
-		rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }),
-	)
+		errors.Join(rpc.Register(s, "wait", func(context.Context, struct{}) (string, error) { <-release; return "waited", nil }),
+			rpc.Register(s, "now", func(context.Context, struct{}) (string, error) { return "now", nil }),
+		))
 	slow := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "wait", struct{}{})
 	quick := rpc.Go[struct{}, string](deadline(t), c, s.ID(), "now", struct{}{})
 	try.Gives(rpc.WaitAny(deadline(t), slow, quick))(t, 1)

@@ -86,9 +86,7 @@ func TestNestedInOneWorker(t *testing.T) {
 				},
 			} {
 				try.OK(t, rpc.Register(s, name, sums(f), rpc.InPool(p)))
-				if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, depth); err != nil || sum != depth*(depth+1)/2 {
-					t.Errorf("%s: %d, %v", name, sum, err)
-				}
+				try.Gives(rpc.Call[int64, int64](deadline(t), c, s.ID(), name, depth))(t, depth*(depth+1)/2, "%s", name)
 			}
 			try.OK(t, rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
 				return func(yield func(int64, error) bool) {
@@ -134,36 +132,34 @@ func TestNestedKeepsWorker(t *testing.T) {
 	var outside atomic.Int64
 	began, release := make(chan struct{}), make(chan struct{})
 	try.OK(t,
-		rpc.Register(s, "outside", func(context.Context, int64) (int64, error) { return outside.Add(1), nil }, rpc.InPool(p)),
-		rpc.Register(s, "inner", func(_ context.Context, n int64) (int64, error) {
-			if n == 0 {
-				close(began)
-				<-release
-			}
-			return outside.Load(), nil
-		}, rpc.InPool(p)),
-		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
-			var waits []*rpc.Future[int64]
-			for range 10 {
-				waits = append(waits, rpc.Go[int64, int64](ctx, own, s.ID(), "inner", 1))
-			}
-			eventually.True(t, "the nested calls are queued", func() bool { return p.Stats().Queued == 10 })
-			ran, err := rpc.Call[int64, int64](ctx, own, s.ID(), "inner", 0)
-			for _, f := range waits {
-				n, e := f.Wait(ctx)
-				ran, err = ran+n, errors.Join(err, e)
-			}
-			return ran, err
-		}, rpc.InPool(p)),
-	)
+		errors.Join(rpc.Register(s, "outside", func(context.Context, int64) (int64, error) { return outside.Add(1), nil }, rpc.InPool(p)),
+			rpc.Register(s, "inner", func(_ context.Context, n int64) (int64, error) {
+				if n == 0 {
+					close(began)
+					<-release
+				}
+				return outside.Load(), nil
+			}, rpc.InPool(p)),
+			rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+				var waits []*rpc.Future[int64]
+				for range 10 {
+					waits = append(waits, rpc.Go[int64, int64](ctx, own, s.ID(), "inner", 1))
+				}
+				eventually.True(t, "the nested calls are queued", func() bool { return p.Stats().Queued == 10 })
+				ran, err := rpc.Call[int64, int64](ctx, own, s.ID(), "inner", 0)
+				for _, f := range waits {
+					n, e := f.Wait(ctx)
+					ran, err = ran+n, errors.Join(err, e)
+				}
+				return ran, err
+			}, rpc.InPool(p)),
+		))
 	outer := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outer", 0)
 	<-began
 	other := rpc.Go[int64, int64](deadline(t), c, s.ID(), "outside", 0)
 	eventually.True(t, "the other call is queued", func() bool { return p.Stats().Queued == 11 })
 	close(release)
-	if ran, err := outer.Wait(deadline(t)); ran != 0 || err != nil {
-		t.Errorf("%d other handlers ran, %v", ran, err)
-	}
+	try.Gives(outer.Wait(deadline(t)))(t, 0, "other handlers run")
 	try.Works(other.Wait(deadline(t)))(t)
 	eventually.True(t, "two units have ended, and ten have left", func() bool { f := p.Stats(); return f.Cancelled == 10 && f.Done == 2 })
 }
@@ -184,9 +180,7 @@ func TestNestedInline(t *testing.T) {
 		}), place))
 	}
 	for _, name := range []string{"self", "other", "inline"} {
-		if sum, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 20); sum != 210 || err != nil {
-			t.Errorf("%s: %d, %v", name, sum, err)
-		}
+		try.Gives(rpc.Call[int64, int64](deadline(t), c, s.ID(), name, 20))(t, 210, "%s", name)
 	}
 }
 
@@ -199,7 +193,7 @@ func TestNestedWaitsForInline(t *testing.T) {
 	ran := 0 // the race detector sees handlers that run at once
 	began, release := make(chan struct{}), make(chan struct{})
 	try.OK(t,
-		rpc.Register(s, "count", func(_ context.Context, waits bool) (int, error) {
+		errors.Join(rpc.Register(s, "count", func(_ context.Context, waits bool) (int, error) {
 			if ran++; waits {
 				close(began)
 				<-release
@@ -207,12 +201,12 @@ func TestNestedWaitsForInline(t *testing.T) {
 			ran++
 			return ran, nil
 		}, rpc.Inline()),
-		rpc.Register(b, "outer", func(ctx context.Context, left time.Duration) (int, error) {
-			ctx, end := context.WithTimeout(ctx, left)
-			defer end()
-			return rpc.Call[bool, int](ctx, own, s.ID(), "count", false)
-		}, inOne(t, b, `{"pools": [{"name": "one", "workers": 2}]}`)),
-	)
+			rpc.Register(b, "outer", func(ctx context.Context, left time.Duration) (int, error) {
+				ctx, end := context.WithTimeout(ctx, left)
+				defer end()
+				return rpc.Call[bool, int](ctx, own, s.ID(), "count", false)
+			}, inOne(t, b, `{"pools": [{"name": "one", "workers": 2}]}`)),
+		))
 	outer := func(left time.Duration) *rpc.Future[int] {
 		return rpc.Go[time.Duration, int](deadline(t), c, b.ID(), "outer", left)
 	}
@@ -222,9 +216,7 @@ func TestNestedWaitsForInline(t *testing.T) {
 	try.Fails(outer(time.Millisecond).Wait(deadline(t)))(t, context.DeadlineExceeded)
 	close(release)
 	for n, f := range []*rpc.Future[int]{first, long} {
-		if got, err := f.Wait(deadline(t)); got != 2*n+2 || err != nil {
-			t.Errorf("call %d: %d, %v", n, got, err)
-		}
+		try.Gives(f.Wait(deadline(t)))(t, 2*n+2, "call %d", n)
 	}
 }
 
@@ -234,19 +226,19 @@ func TestNestedCancelled(t *testing.T) {
 	p := load(t, s, `{"pools": [{"workers": 1}]}`).Default()
 	own := clientOf(t, s)
 	try.OK(t,
-		rpc.Register(s, "add", add, rpc.InPool(p)),
-		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
-			ctx, cancel := context.WithCancel(ctx)
-			f := rpc.Go[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
-			eventually.True(t, "the nested call is queued", func() bool { return p.Stats().Queued == 1 })
-			cancel()
-			eventually.True(t, "the nested call has left", func() bool { return p.Stats().Queued == 0 })
-			if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
-				return 0, fmt.Errorf("the nested call: %w", err)
-			}
-			return n, nil
-		}, rpc.InPool(p)),
-	)
+		errors.Join(rpc.Register(s, "add", add, rpc.InPool(p)),
+			rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+				ctx, cancel := context.WithCancel(ctx)
+				f := rpc.Go[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
+				eventually.True(t, "the nested call is queued", func() bool { return p.Stats().Queued == 1 })
+				cancel()
+				eventually.True(t, "the nested call has left", func() bool { return p.Stats().Queued == 0 })
+				if _, err := f.Wait(deadline(t)); !errors.Is(err, context.Canceled) {
+					return 0, fmt.Errorf("the nested call: %w", err)
+				}
+				return n, nil
+			}, rpc.InPool(p)),
+		))
 	try.Works(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 0))(t)
 }
 
@@ -263,14 +255,14 @@ func TestNestedWhilePoolWaits(t *testing.T) {
 			p := load(t, s, waiting).Default()
 			own := clientOf(t, s)
 			try.OK(t,
-				rpc.Register(s, "add", add, place(t, s)),
-				rpc.Register(s, "outer", func(ctx context.Context, isFirst bool) (int64, error) {
-					if isFirst {
-						eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
-					}
-					return rpc.Call[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
-				}, rpc.InPool(p)),
-			)
+				errors.Join(rpc.Register(s, "add", add, place(t, s)),
+					rpc.Register(s, "outer", func(ctx context.Context, isFirst bool) (int64, error) {
+						if isFirst {
+							eventually.True(t, "a request waits for room", func() bool { return p.Stats().Waiting == 1 })
+						}
+						return rpc.Call[addends, int64](ctx, own, s.ID(), "add", addends{1, 2})
+					}, rpc.InPool(p)),
+				))
 			var calls []*rpc.Future[int64]
 			for i := range 3 {
 				calls = append(calls, rpc.Go[bool, int64](deadline(t), c, s.ID(), "outer", i == 0))
@@ -297,19 +289,17 @@ func TestSendLargeToOwnServer(t *testing.T) {
 				var running atomic.Int64
 				got := make(chan []byte, 1)
 				try.OK(t,
-					rpc.Register(s, "take", func(_ context.Context, p []byte) (struct{}, error) {
-						if running.Load() != 0 {
-							t.Error("two handlers run in one worker")
-						}
+					errors.Join(rpc.Register(s, "take", func(_ context.Context, p []byte) (struct{}, error) {
+						try.Equal(t, running.Load(), 0, "two handlers run in one worker")
 						got <- bytes.Clone(p)
 						return struct{}{}, nil
 					}, place),
-					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (struct{}, error) {
-						running.Add(1)
-						defer running.Add(-1)
-						return struct{}{}, rpc.Send(how(ctx), own, s.ID(), "take", random(2*limit))
-					}, place),
-				)
+						rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (struct{}, error) {
+							running.Add(1)
+							defer running.Add(-1)
+							return struct{}{}, rpc.Send(how(ctx), own, s.ID(), "take", random(2*limit))
+						}, place),
+					))
 				try.Get(rpc.Call[struct{}, struct{}](deadline(t), c, s.ID(), "outer", struct{}{}))(t)
 				if !bytes.Equal(<-got, random(2*limit)) {
 					t.Error("other arguments")
@@ -330,19 +320,19 @@ func TestNestedMoved(t *testing.T) {
 			defer release()
 			own := clientOf(t, s)
 			try.OK(t,
-				rpc.Register(s, "inner", add, rpc.InPool(old)),
-				rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
-					first := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
-					second := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
-					eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
-					if err := errors.Join(s.Place("inner", place), set.ReplacePool("old", "main")); err != nil {
-						return 0, err
-					}
-					a, err := second.Wait(ctx)
-					b, e := first.Wait(ctx)
-					return a + b, errors.Join(err, e)
-				}, rpc.InPool(set.Default())),
-			)
+				errors.Join(rpc.Register(s, "inner", add, rpc.InPool(old)),
+					rpc.Register(s, "outer", func(ctx context.Context, in addends) (int64, error) {
+						first := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
+						second := rpc.Go[addends, int64](ctx, own, s.ID(), "inner", in)
+						eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
+						if err := errors.Join(s.Place("inner", place), set.ReplacePool("old", "main")); err != nil {
+							return 0, err
+						}
+						a, err := second.Wait(ctx)
+						b, e := first.Wait(ctx)
+						return a + b, errors.Join(err, e)
+					}, rpc.InPool(set.Default())),
+				))
 			try.Gives(rpc.Call[addends, int64](deadline(t), c, s.ID(), "outer", addends{1, 2}))(t, 6)
 		})
 	}
@@ -356,7 +346,7 @@ func TestNestedStreamLeft(t *testing.T) {
 	one := inOne(t, s, waiting)
 	ended := make(chan error, 2)
 	try.OK(t,
-		rpc.RegisterStream(s, "count", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
+		errors.Join(rpc.RegisterStream(s, "count", func(ctx context.Context, n int64) iter.Seq2[int64, error] {
 			return func(yield func(int64, error) bool) {
 				defer func() { <-ctx.Done(); ended <- ctx.Err() }()
 				for range n {
@@ -366,18 +356,18 @@ func TestNestedStreamLeft(t *testing.T) {
 				}
 			}
 		}, one),
-		rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			for m, err := range rpc.Stream[int64, int64](ctx, own, s.ID(), "count", n) {
-				if n > 1 || err != nil {
-					return m, err
+			rpc.Register(s, "outer", func(ctx context.Context, n int64) (int64, error) {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				for m, err := range rpc.Stream[int64, int64](ctx, own, s.ID(), "count", n) {
+					if n > 1 || err != nil {
+						return m, err
+					}
+					cancel()
 				}
-				cancel()
-			}
-			return 0, nil
-		}, one),
-	)
+				return 0, nil
+			}, one),
+		))
 	try.Gives(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 2))(t, 2)
 	try.Fails(rpc.Call[int64, int64](deadline(t), c, s.ID(), "outer", 1))(t, context.Canceled)
 	for range 2 {

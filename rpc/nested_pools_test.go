@@ -88,19 +88,19 @@ func TestNestedInRing(t *testing.T) {
 			for i, s := range servers {
 				next := servers[(i+1)%len(servers)].ID()
 				try.OK(t,
-					rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
-					rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
-						begun.wait(ctx)
-						if !test.isAwaitedLater {
-							return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
-						}
-						first, second := rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 1}), rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 0})
-						called.wait(ctx)
-						sum, err := first.Wait(ctx)
-						more, e := second.Wait(ctx)
-						return sum + more, errors.Join(err, e)
-					}, rpc.InPool(pools[i])),
-				)
+					errors.Join(rpc.Register(s, "inner", add, rpc.InPool(pools[i])),
+						rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (int64, error) {
+							begun.wait(ctx)
+							if !test.isAwaitedLater {
+								return rpc.Call[addends, int64](ctx, own, next, "inner", addends{1, 2})
+							}
+							first, second := rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 1}), rpc.Go[addends, int64](ctx, own, next, "inner", addends{1, 0})
+							called.wait(ctx)
+							sum, err := first.Wait(ctx)
+							more, e := second.Wait(ctx)
+							return sum + more, errors.Join(err, e)
+						}, rpc.InPool(pools[i])),
+					))
 			}
 			var calls []*rpc.Future[int64]
 			for _, s := range servers {
@@ -159,13 +159,13 @@ func TestNestedNeedsNoWorker(t *testing.T) {
 	release := occupy(t, pools[1])
 	defer release()
 	try.OK(t,
-		rpc.Register(servers[1], "inner", func(context.Context, struct{}) (bool, error) {
+		errors.Join(rpc.Register(servers[1], "inner", func(context.Context, struct{}) (bool, error) {
 			return strings.Contains(string(debug.Stack()), "TestNestedNeedsNoWorker.func2("), nil
 		}, rpc.InPool(pools[1])),
-		rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (bool, error) {
-			return rpc.Call[struct{}, bool](ctx, own, servers[1].ID(), "inner", struct{}{})
-		}, rpc.InPool(pools[0])),
-	)
+			rpc.Register(servers[0], "outer", func(ctx context.Context, _ struct{}) (bool, error) {
+				return rpc.Call[struct{}, bool](ctx, own, servers[1].ID(), "inner", struct{}{})
+			}, rpc.InPool(pools[0])),
+		))
 	if isSame, err := rpc.Call[struct{}, bool](deadline(t), c, servers[0].ID(), "outer", struct{}{}); !isSame || err != nil {
 		t.Error("the inner handler has another goroutine than the outer one:", err)
 	}

@@ -45,9 +45,7 @@ func TestDeregisterDuringCalls(t *testing.T) {
 		futures = append(futures, rpc.Go[int64, int64](deadline(t), c, s.ID(), "n", n))
 	}
 	for n, f := range futures {
-		if got, err := f.Wait(deadline(t)); err != nil || got != int64(n) {
-			t.Errorf("call %d: %d, %v", n, got, err)
-		}
+		try.Gives(f.Wait(deadline(t)))(t, int64(n), "call %d", n)
 	}
 	if _, err := rpc.Call[int64, int64](deadline(t), c, s.ID(), "n", 1); !errors.Is(err, rpc.ErrUnknownCall) || !strings.Contains(err.Error(), `"n"`) {
 		t.Errorf("after the name was withdrawn: %v", err)

@@ -67,17 +67,17 @@ func TestBothWithLittleMemory(t *testing.T) {
 				c := n.Open(0, opts(), rocl.WithMemory(1<<20))
 				servers[i], clients[i] = serve(t, c), client(t, c)
 				try.OK(t,
-					rpc.Register(servers[i], "echo", echo),
-					rpc.RegisterStream(servers[i], "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
-						return func(yield func([]byte, error) bool) {
-							for range 8 {
-								if !yield(make([]byte, n), nil) {
-									return
+					errors.Join(rpc.Register(servers[i], "echo", echo),
+						rpc.RegisterStream(servers[i], "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+							return func(yield func([]byte, error) bool) {
+								for range 8 {
+									if !yield(make([]byte, n), nil) {
+										return
+									}
 								}
 							}
-						}
-					}),
-				)
+						}),
+					))
 			}
 			for _, size := range []int{1 << 18, 1<<19 - 1000, 1<<19 + 100, 3<<18 - 1000, 3<<18 + 1000, 1<<20 - 100} {
 				got, err := rpc.Call[[]byte, []byte](ctx, clients[0], servers[1].ID(), "echo", make([]byte, size))

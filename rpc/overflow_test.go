@@ -60,7 +60,7 @@ func TestOverflow(t *testing.T) {
 	defer set.Close(deadline(t))
 	workers, e1 := set.Pool("workers")
 	inline, e2 := set.Pool("inline")
-	try.OK(t, e1, e2)
+	try.OK(t, errors.Join(e1, e2))
 	places := map[string]rpc.Option{"goroutine": rpc.InGoroutine(), "inline": rpc.Inline(), "workers": rpc.InPool(workers), "inline pool": rpc.InPool(inline)}
 	overEach(t, func(t *testing.T, s *rpc.Server, c *rpc.Client) {
 		for name, place := range places {
@@ -96,7 +96,7 @@ func TestOverflowFuture(t *testing.T) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
-		try.OK(t, rpc.Register(s, "echo", echo), rpc.Register(s, "wait", wait))
+		try.OK(t, errors.Join(rpc.Register(s, "echo", echo), rpc.Register(s, "wait", wait)))
 		var futures []*rpc.Future[[]byte]
 		sizes := []int{1, limit, limit + 1, 2 << 20}
 		for _, n := range sizes {
@@ -155,9 +155,7 @@ func TestOverflowInline(t *testing.T) {
 			})
 		}
 		calls.Wait()
-		if n, err := rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", nil); n != 8*25+1 || err != nil {
-			t.Errorf("%d handlers ran, %v", n, err)
-		}
+		try.Gives(rpc.Call[[]byte, int](deadline(t), c, s.ID(), "count", nil))(t, 8*25+1, "handlers ran")
 	})
 }
 
@@ -204,13 +202,9 @@ func TestOverflowStream(t *testing.T) {
 				}
 			}
 		}
-		if s.Moves().Regions != 0 {
-			t.Errorf("%d regions are left of a stream that has ended", s.Moves().Regions)
-		}
+		try.Equal(t, s.Moves().Regions, 0, "regions are left of a stream that has ended")
 		for got, err := range rpc.Stream[[]byte, []byte](deadline(t), c, s.ID(), "repeat", p) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			if len(got) > 2*limit {
 				break
 			}
@@ -244,9 +238,7 @@ func TestOverflowWaitsItsTurn(t *testing.T) {
 		}
 		close(release)
 		done(t, first, third)
-		if n := ran.Load(); n != 2 {
-			t.Errorf("%d handlers ran", n)
-		}
+		try.Equal(t, ran.Load(), 2, "handlers ran")
 		if n := c.Moves().Regions; n != 0 {
 			t.Errorf("%d regions are left", n)
 		}

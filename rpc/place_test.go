@@ -125,9 +125,7 @@ func TestPriorities(t *testing.T) {
 	eventually.True(t, "all calls are queued", func() bool { return p.Stats().Queued == 4 })
 	release()
 	done(t, futures...)
-	if got := strings.Join(order, " "); got != "ping ping scan scan" {
-		t.Errorf("order %s", got)
-	}
+	try.Equal(t, strings.Join(order, " "), "ping ping scan scan", "order")
 }
 
 // Running, queued and waiting calls end without an error when their pool is removed.
@@ -167,7 +165,7 @@ func TestFullPoolToInline(t *testing.T) {
 	ran := 0 // the race detector sees handlers that run at once
 	began, free := make(chan struct{}), make(chan struct{})
 	try.OK(t,
-		rpc.Register(s, "moved", func(_ context.Context, isInline bool) (int, error) {
+		errors.Join(rpc.Register(s, "moved", func(_ context.Context, isInline bool) (int, error) {
 			if !isInline {
 				return 0, nil
 			}
@@ -177,8 +175,8 @@ func TestFullPoolToInline(t *testing.T) {
 			ran++
 			return ran, nil
 		}, rpc.InPool(old)),
-		rpc.Register(s, "inline", func(context.Context, bool) (int, error) { ran++; return ran, nil }, rpc.Inline()),
-	)
+			rpc.Register(s, "inline", func(context.Context, bool) (int, error) { ran++; return ran, nil }, rpc.Inline()),
+		))
 	call := func(name string, in bool) *rpc.Future[int] {
 		return rpc.Go[bool, int](deadline(t), c, s.ID(), name, in)
 	}
@@ -186,14 +184,12 @@ func TestFullPoolToInline(t *testing.T) {
 	eventually.True(t, "a call is queued", func() bool { return old.Stats().Queued == 1 })
 	waits := call("moved", true)
 	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
-	try.OK(t, s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main"))
+	try.OK(t, errors.Join(s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main")))
 	<-began
 	other := call("inline", true)
 	eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })
 	close(free)
 	for f, want := range map[*rpc.Future[int]]int{queued: 0, waits: 2, other: 3} {
-		if got, err := f.Wait(deadline(t)); got != want || err != nil {
-			t.Errorf("%d, want %d: %v", got, want, err)
-		}
+		try.Gives(f.Wait(deadline(t)))(t, want)
 	}
 }

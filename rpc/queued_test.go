@@ -4,6 +4,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"runtime"
 	"sync"
@@ -32,9 +33,9 @@ func TestEndedCallsLeaveQueue(t *testing.T) {
 			p := load(t, s, `{"pools": [{"workers": 1, "queue": 2, "when_full": "`+full+`"}]}`).Default()
 			var ran atomic.Int64
 			try.OK(t,
-				rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
-				rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
-			)
+				errors.Join(rpc.Register(s, "run", func(context.Context, int64) (int64, error) { return ran.Add(1), nil }, rpc.InPool(p)),
+					rpc.RegisterStream(s, "stream", func(ctx context.Context, n int64) iter.Seq2[int64, error] { ran.Add(1); return count(ctx, n) }, rpc.InPool(p)),
+				))
 			release := occupy(t, p)
 			defer release()
 			has := func(n int) {
@@ -128,9 +129,7 @@ func TestClosedServerLeavesQueue(t *testing.T) {
 	end()
 	try.Fails(s.Close(ended))(t, context.Canceled)
 	eventually.True(t, "the request has left", func() bool { return p.Stats().Queued == 0 })
-	if _, err := f.Wait(deadline(t)); err == nil {
-		t.Error("the call was answered")
-	}
+	try.Rejects(f.Wait(deadline(t)))(t, "the call was answered")
 }
 
 // occupy makes the only worker of a pool busy until release is called.
@@ -153,13 +152,13 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 			entered, leave := make(chan struct{}), make(chan struct{})
 			var runs atomic.Int64
 			try.OK(t,
-				rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
+				errors.Join(rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) {
 					close(entered)
 					<-leave
 					return struct{}{}, nil
 				}, rpc.Inline()),
-				rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
-			)
+					rpc.Register(s, "work", func(context.Context, int) (int64, error) { return runs.Add(1), nil }),
+				))
 			held := rpc.Go[struct{}, struct{}](context.Background(), c, s.ID(), "hold", struct{}{})
 			<-entered
 			ctx, cancel := context.WithCancel(deadline(t))
@@ -179,9 +178,7 @@ func TestAbandonedCallsNeverRun(t *testing.T) {
 			eventually.True(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
 			close(leave)
 			try.Get(held.Wait(deadline(t)))(t)
-			if got, err := rpc.Call[int, int64](deadline(t), c, s.ID(), "work", 0); err != nil || got != 1 {
-				t.Errorf("%d handlers of abandoned calls have run: %v", got-1, err)
-			}
+			try.Gives(rpc.Call[int, int64](deadline(t), c, s.ID(), "work", 0))(t, 1, "handlers that have run")
 		})
 	}
 }
@@ -201,9 +198,9 @@ func TestDeadlineCountsWaiting(t *testing.T) {
 		leave := make(chan struct{})
 		var runs atomic.Int64
 		try.OK(t,
-			rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
-			rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
-		)
+			errors.Join(rpc.Register(s, "hold", func(context.Context, struct{}) (struct{}, error) { <-leave; return struct{}{}, nil }, rpc.Inline()),
+				rpc.Register(s, "work", func(context.Context, struct{}) (int64, error) { return runs.Add(1), nil }),
+			))
 		request := func(name string, left time.Duration) rocl.Pending {
 			return try.Get(r.StartCallBytes(context.Background(), s.ID(), rpc.CallID(name), rpc.BareRequest(left)))(t)
 		}
@@ -215,9 +212,7 @@ func TestDeadlineCountsWaiting(t *testing.T) {
 		for _, p := range []rocl.Pending{hold, short, long} {
 			try.Get(p.Wait(context.Background()))(t).Release()
 		}
-		if runs.Load() != 1 {
-			t.Errorf("%d of 2 handlers have run, and the deadline of one was over", runs.Load())
-		}
+		try.Equal(t, runs.Load(), 1, "handlers run of 2, of which one call's deadline was over")
 		try.Check(t, s.Close(context.Background()))
 	})
 }

@@ -4,12 +4,13 @@ package rpc_test
 
 import (
 	"context"
-	"log/slog"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -21,20 +22,20 @@ import (
 func TestRequestIDs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	home := open(t, sock)
-	var log lockedBuffer
-	s := serve(t, home, rpc.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var log logged.Log
+	s := serve(t, home, rpc.WithLogger(log.Logger()))
 	c := client(t, home, rpc.CallInterceptors(rpc.RequestIDs()))
 	try.OK(t,
-		rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),
-		rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (string, error) {
-			inner, err := rpc.Call[struct{}, string](ctx, c, s.ID(), "inner", struct{}{})
-			if own := rpc.RequestID(ctx); own == "" || inner != own {
-				t.Errorf("%q within %q", inner, own)
-			}
-			return inner, err
-		}),
-		rpc.Register(s, "panic", func(context.Context, struct{}) (string, error) { panic("on purpose") }),
-	)
+		errors.Join(rpc.Register(s, "inner", func(ctx context.Context, _ struct{}) (string, error) { return rpc.RequestID(ctx), nil }),
+			rpc.Register(s, "outer", func(ctx context.Context, _ struct{}) (string, error) {
+				inner, err := rpc.Call[struct{}, string](ctx, c, s.ID(), "inner", struct{}{})
+				if own := rpc.RequestID(ctx); own == "" || inner != own {
+					t.Errorf("%q within %q", inner, own)
+				}
+				return inner, err
+			}),
+			rpc.Register(s, "panic", func(context.Context, struct{}) (string, error) { panic("on purpose") }),
+		))
 	had := map[string]bool{"": true}
 	for range 3 {
 		id, err := rpc.Call[struct{}, string](deadline(t), c, s.ID(), "outer", struct{}{})
@@ -49,9 +50,7 @@ func TestRequestIDs(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "request=own") {
 		t.Errorf("the log has %s", text)
 	}
-	if id := rpc.RequestID(t.Context()); id != "" {
-		t.Errorf("%q outside of handlers", id)
-	}
+	try.Equal(t, rpc.RequestID(t.Context()), "", "outside of handlers")
 	plain := client(t, home)
 	if id, err := rpc.CallAny[struct{}, string](deadline(t), plain, rocl.Match{}, "inner", struct{}{}); id.Value != "" || err != nil {
 		t.Errorf("%q without the interceptor, %v", id.Value, err)

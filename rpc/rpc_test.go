@@ -151,9 +151,7 @@ func TestWithCalls(t *testing.T) {
 	}), rpc.WithCalls(func(s *rpc.Server) error { return rpc.Register(s, "sub", add) }))
 	c := client(t, other)
 	for _, name := range []string{"add", "sub"} {
-		if sum, err := rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}); err != nil || sum.Value != 42 {
-			t.Errorf("%s: %+v, %v", name, sum, err)
-		}
+		try.Equal(t, try.Get(rpc.CallAny[addends, int64](deadline(t), c, tests, name, addends{40, 2}))(t).Value, 42, "%s", name)
 	}
 }
 
@@ -257,9 +255,7 @@ func TestStreamLeft(t *testing.T) {
 		}
 	}))
 	for v, err := range rpc.Stream[int64, int64](deadline(t), c, s.ID(), "forever", 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if v == 5000 {
 			break
 		}
@@ -271,9 +267,9 @@ func TestStreamLeft(t *testing.T) {
 func TestStreamFails(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t,
-		rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }),
-		rpc.Register(s, "add", add),
-	)
+		errors.Join(rpc.RegisterStream(s, "panic", func(context.Context, addends) iter.Seq2[int64, error] { panic("on purpose") }),
+			rpc.Register(s, "add", add),
+		))
 	for name, want := range map[string]error{"panic": rpc.ErrPanic, "add": rpc.ErrUnknownCall, "nothing": rpc.ErrUnknownCall} {
 		try.Fails(all(rpc.Stream[addends, int64](deadline(t), c, s.ID(), name, addends{})))(t, want)
 	}
@@ -315,9 +311,7 @@ func TestProviders(t *testing.T) {
 		}
 		got[a.Provider] = true
 	}
-	if len(got) != 3 {
-		t.Errorf("%d answers", len(got))
-	}
+	try.Equal(t, len(got), 3, "answers")
 	for range rpc.CallAll[struct{}, string](deadline(t), c, rocl.Match{"type": "kv"}, "name", struct{}{}) {
 		break
 	}
@@ -332,14 +326,10 @@ func TestProviders(t *testing.T) {
 
 func TestJSON(t *testing.T) {
 	s, c := pair(t)
-	try.OK(t, rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count))
-	if out, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)); err != nil || string(out) != "3" {
-		t.Errorf("%s, %v", out, err)
-	}
+	try.OK(t, errors.Join(rpc.Register(s, "add", add), rpc.RegisterStream(s, "count", count)))
+	try.Equal(t, string(try.Get(rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(`{"A": 1, "B": 2}`)))(t)), "3")
 	for _, bad := range []string{`{"C": 1}`, `{"A": "x"}`, `{} {}`, `[`} {
-		if _, err := rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(bad)); !errors.Is(err, rocl.ErrValue) {
-			t.Error(bad, err)
-		}
+		try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "add", []byte(bad)))(t, rocl.ErrValue, "%v", bad)
 	}
 	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "nothing", nil))(t, rpc.ErrUnknownCall)
 	try.Fails(rpc.CallJSON(deadline(t), c, s.ID(), "count", []byte("2")))(t, rpc.ErrStream)
@@ -365,11 +355,11 @@ func TestBusy(t *testing.T) {
 	s, c := pair(t)
 	one := load(t, s, `{"pools": [{"name": "one", "workers": 1, "queue": 1}]}`).Default()
 	began, release := make(chan struct{}, 10), make(chan struct{})
-	try.OK(t, rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
+	try.OK(t, errors.Join(rpc.Register(s, "wait", func(ctx context.Context, _ struct{}) (struct{}, error) {
 		began <- struct{}{}
 		<-release
 		return struct{}{}, nil
-	}, rpc.InPool(one)), rpc.Register(s, "add", add))
+	}, rpc.InPool(one)), rpc.Register(s, "add", add)))
 	call := func() *rpc.Future[struct{}] {
 		return rpc.Go[struct{}, struct{}](deadline(t), c, s.ID(), "wait", struct{}{})
 	}
@@ -395,9 +385,7 @@ func TestOneWay(t *testing.T) {
 		return "no caller gets this", nil
 	}))
 	try.OK(t, rpc.Send(deadline(t), c, s.ID(), "tell", "hello", rpc.WithMetadata(rpc.Metadata{"who": "me"}), rpc.WithChecksum()))
-	if s := <-got; s != "hello me" {
-		t.Error(s)
-	}
+	try.Equal(t, <-got, "hello me")
 }
 
 func TestInterceptors(t *testing.T) {

@@ -33,9 +33,7 @@ func TestNextAfterEnd(t *testing.T) {
 		m := try.Get(c.r.CallBytes(t.Context(), s.ID(), tagNext, p[:]))(t)
 		defer m.Release()
 		status, body, err := parseReply(m.Bytes(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		return c.remote("one", s.ID(), status, body)
 	}
 	try.Fails(next(h.number+1))(t, context.Canceled) // no such stream

@@ -29,10 +29,10 @@ func TestTwoVersionsOfRawStruct(t *testing.T) {
 	s, c := pair(t)
 	ran := false
 	try.OK(t,
-		rpc.Register(s, "old", func(_ context.Context, t oldTerms) (oldTerms, error) { ran = true; return t, nil }),
-		rpc.Register(s, "new", func(_ context.Context, t newTerms) (newTerms, error) { ran = true; return t, nil }),
-		rpc.Register(s, "result", func(context.Context, struct{}) (newTerms, error) { return newTerms{}, nil }),
-	)
+		errors.Join(rpc.Register(s, "old", func(_ context.Context, t oldTerms) (oldTerms, error) { ran = true; return t, nil }),
+			rpc.Register(s, "new", func(_ context.Context, t newTerms) (newTerms, error) { ran = true; return t, nil }),
+			rpc.Register(s, "result", func(context.Context, struct{}) (newTerms, error) { return newTerms{}, nil }),
+		))
 	_, toNew := rpc.Call[oldTerms, oldTerms](deadline(t), c, s.ID(), "new", oldTerms{1, 2})
 	_, toOld := rpc.Call[newTerms, newTerms](deadline(t), c, s.ID(), "old", newTerms{1, 2, 3})
 	for _, err := range []error{toNew, toOld} {
@@ -53,13 +53,11 @@ func TestTwoVersionsOfRawStruct(t *testing.T) {
 func TestTwoVersionsOfStruct(t *testing.T) {
 	s, c := pair(t)
 	try.OK(t,
-		rpc.Register(s, "old", func(_ context.Context, n oldNote) (string, error) { return n.Text, nil }),
-		rpc.Register(s, "new", func(_ context.Context, n newNote) (string, error) { return n.Text + n.By, nil }),
-	)
+		errors.Join(rpc.Register(s, "old", func(_ context.Context, n oldNote) (string, error) { return n.Text, nil }),
+			rpc.Register(s, "new", func(_ context.Context, n newNote) (string, error) { return n.Text + n.By, nil }),
+		))
 	try.Gives(rpc.Call[oldNote, string](deadline(t), c, s.ID(), "new", oldNote{"text"}))(t, "text")
-	if got, err := rpc.CallJSON(deadline(t), c, s.ID(), "new", []byte(`{"Text": "text"}`)); err != nil || string(got) != `"text"` {
-		t.Error(string(got), err)
-	}
+	try.Equal(t, string(try.Get(rpc.CallJSON(deadline(t), c, s.ID(), "new", []byte(`{"Text": "text"}`)))(t)), `"text"`)
 	_, err := rpc.Call[newNote, string](deadline(t), c, s.ID(), "old", newNote{"text", "me"})
 	if !errors.Is(err, rocl.ErrValue) || !strings.Contains(err.Error(), "oldNote") || !strings.Contains(err.Error(), "newNote") {
 		t.Error(err)

@@ -109,9 +109,7 @@ func TestFlippedBytes(t *testing.T) {
 		"request": {request, func(p []byte) error { _, _, err := parseRequest(p); return err }},
 		"reply":   {reply, func(p []byte) error { _, _, err := parseReply(p, flagChecksum); return err }},
 	} {
-		if err := x.parse(x.p); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		try.Check(t, x.parse(x.p), "%s", name)
 		for i := range 8 * len(x.p) {
 			p := bytes.Clone(x.p)
 			p[i/8] ^= 1 << (i % 8)
@@ -137,9 +135,7 @@ func TestErrorKinds(t *testing.T) {
 		t.Errorf("%v, %v", e, err)
 	}
 	long := errors.New(string(bytes.Repeat([]byte("x"), 2*mostText)))
-	if e, err := here.parseError(there.appendError(nil, long)); err != nil || len(e.Text) != mostText {
-		t.Errorf("a long text: %d, %v", len(e.Text), err)
-	}
+	try.Equal(t, len(try.Get(here.parseError(there.appendError(nil, long)))(t).Text), mostText, "a long text")
 }
 
 // A span has the durations that most returns, and the spans come one after another.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/futex"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,11 +27,11 @@ type drum struct {
 func newDrum(t *testing.T, ps ...*pipe) *drum {
 	t.Helper()
 	d := &drum{p: newPoller(t, ps...)}
-	d.bell = must.Get(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))
+	d.bell = try.Get(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	t.Cleanup(func() { unix.Close(d.bell) })
-	must.Get(d.p.NapPage())
+	try.Get(d.p.NapPage())(t)
 	d.word = d.p.nap.word.Load()
-	must.OK(d.p.AddQuiet(d.bell, d))
+	try.OK(t, d.p.AddQuiet(d.bell, d))
 	return d
 }
 
@@ -71,9 +71,7 @@ func (d *drum) nap(t *testing.T, unless *atomic.Uint32) chan int {
 // wantFrames waits for the result of a nap or a sleep.
 func wantFrames(t *testing.T, what string, done chan int, want int) {
 	t.Helper()
-	if n := eventually.Value(t, "the end of a sleep: "+what, done); n != want {
-		t.Errorf("%s: %d frames, want %d", what, n, want)
-	}
+	try.Equal(t, eventually.Value(t, "the end of a sleep: "+what, done), want, "%s: frames", what)
 }
 
 // TestNapEnds checks what ends a nap, and the state after it.
@@ -106,13 +104,9 @@ func TestNapEnds(t *testing.T) {
 	unless.Store(1)
 	p.Wake()
 	wantFrames(t, "what is waited for is there", done, 0)
-	if n := p.Nap(0, &unless); n != 0 {
-		t.Errorf("%d frames", n)
-	}
+	try.Equal(t, p.Nap(0, &unless), 0, "frames")
 	unless.Store(0)
-	if n := p.count.Polls.Load(); n != polls {
-		t.Errorf("epoll was asked %d times", n-polls)
-	}
+	try.Equal(t, p.count.Polls.Load(), polls, "calls of epoll")
 
 	done = d.nap(t, &unless)
 	p.EndNap() // the nap may have just begun
@@ -158,9 +152,7 @@ func TestNapBeside(t *testing.T) {
 	if p.Naps() {
 		t.Error("after a nap in vain there is another")
 	}
-	if n := p.Sleep(time.Hour, &unless); n != 3 {
-		t.Errorf("%d of 3 bytes", n)
-	}
+	try.Equal(t, p.Sleep(time.Hour, &unless), 3, "bytes heard")
 	for _, how := range []func(){func() { p.Poll() }, func() { p.Sleep(time.Hour, &unless) }} {
 		p.nap.streak = napSure
 		s.write(1)

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // pipe is a source that reads what the test writes to it.
@@ -23,7 +24,7 @@ type pipe struct {
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
 	var p [2]int
-	must.OK(unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
 	return &pipe{r: p[0], w: p[1], most: 1 << 20}
 }
@@ -44,10 +45,10 @@ func (p *pipe) Ready(on Readiness) (int, bool) {
 
 func newPoller(t *testing.T, ps ...*pipe) *Poller {
 	t.Helper()
-	p := must.Get(NewPoller(new(Counters)))
+	p := try.Get(NewPoller(new(Counters)))(t)
 	t.Cleanup(p.Close)
 	for _, s := range ps {
-		must.OK(p.Add(s.r, s))
+		try.OK(t, p.Add(s.r, s))
 	}
 	return p
 }
@@ -148,9 +149,7 @@ func TestMany(t *testing.T) {
 	}
 	all[3].write(4)
 	all[7].write(5)
-	if n := p.Poll(); n != 9 {
-		t.Errorf("polled %d of 9", n)
-	}
+	try.Equal(t, p.Poll(), 9, "polled")
 	for i, s := range all {
 		if want := i == 3 || i == 7; (s.calls.Load() > 0) != want {
 			t.Errorf("source %d was called %d times", i, s.calls.Load())
@@ -198,9 +197,7 @@ func TestHot(t *testing.T) {
 			busy.write(1)
 			got += p.Poll() - 1
 		}
-		if got != 3 {
-			t.Errorf("source %d: %d of 3 after %d polls", i+1, got, askCold)
-		}
+		try.Equal(t, got, 3, "source %d: heard in %d polls", i+1, askCold)
 	}
 	for _, s := range all {
 		s.calls.Store(0)

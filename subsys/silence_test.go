@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -26,8 +27,6 @@ func TestSilence(t *testing.T) {
 		{6 * time.Second, false, 100 * time.Millisecond, 0},
 		{9 * time.Second, true, 3 * time.Second, 0},
 	} {
-		if silent := s.Observe(begin.Add(c.at), c.owes, c.heard); silent != c.silent {
-			t.Errorf("after %v: silent for %v, not %v", c.at, silent, c.silent)
-		}
+		try.Equal(t, s.Observe(begin.Add(c.at), c.owes, c.heard), c.silent, "silence after %v", c.at)
 	}
 }

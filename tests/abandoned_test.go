@@ -15,13 +15,14 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
 // counts is a peer with an rpc server that counts how often the handler of "work" runs.
 func counts(t testing.TB, c *lib.Context, who lib.Attrs) {
 	var runs atomic.Int64
-	got(rpc.NewServer(bg, c, who, rpc.WithCalls(func(s *rpc.Server) error {
+	try.Get(rpc.NewServer(bg, c, who, rpc.WithCalls(func(s *rpc.Server) error {
 		return errors.Join(
 			rpc.Register(s, "work", func(context.Context, string) (int64, error) { return runs.Add(1), nil }),
 			rpc.Register(s, "runs", func(context.Context, struct{}) (int64, error) { return runs.Load(), nil }))
@@ -45,10 +46,10 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				start(t, "serving", dirserver, "--socket", sock)
 				p := peer(t, "counts", sock, "server")
 				c := open(t, sock, overShm()...)
-				cl := got(rpc.NewClient(t.Context(), c))(t)
+				cl := try.Get(rpc.NewClient(t.Context(), c))(t)
 				defer cl.Close()
-				f := got(c.Find(eventually.Context(t), lib.Match{"peer": "server"}))(t)
-				got(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
+				f := try.Get(c.Find(eventually.Context(t), lib.Match{"peer": "server"}))(t)
+				try.Get(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
 				p.signal(t, syscall.SIGSTOP)
 				before := runtime.NumGoroutine()
 				n := 1000
@@ -58,7 +59,7 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				abandon(t, cl, f.ID, how, n, 200)
 				eventually.True(t, "the goroutines of the calls end", func() bool { return runtime.NumGoroutine() < before+20 })
 				p.signal(t, syscall.SIGCONT)
-				runs := got(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
+				runs := try.Get(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
 				t.Logf("%d handlers ran", runs)
 				if how == "deadline" && runs > 0 {
 					t.Errorf("%d handlers ran for callers whose deadline was over", runs)

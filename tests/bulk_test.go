@@ -14,6 +14,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 const bulkLen = 8 << 20
@@ -22,10 +23,10 @@ var sevens = bytes.Repeat([]byte{7}, bulkLen)
 
 // bulkOrigin is a peer that exposes memory, registered and plain.
 func bulkOrigin(t testing.TB, c *lib.Context, who lib.Attrs) {
-	ep, b := got(bulk.Open(bg, c))(t), got(c.Buffer(bulkLen))(t)
+	ep, b := try.Get(bulk.Open(bg, c))(t), try.Get(c.Buffer(bulkLen))(t)
 	copy(b.Bytes(), sevens)
 	for name, s := range map[string]bulk.Segment{"registered": bulk.Buffer(b), "plain": bulk.Bytes(bytes.Clone(sevens))} {
-		who[name] = handleText(t, got(ep.Expose(bulk.ReadWrite, s))(t))
+		who[name] = handleText(t, try.Get(ep.Expose(bulk.ReadWrite, s))(t))
 	}
 	enter(t, c, who)
 	select {}
@@ -33,13 +34,13 @@ func bulkOrigin(t testing.TB, c *lib.Context, who lib.Attrs) {
 
 // bulkTarget is a peer that keeps a view of the test's memory, and pulls and pushes.
 func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
-	ep := got(bulk.Open(bg, c))(t)
-	h := handleOf(t, got(c.Find(bg, lib.Match{"bulk": "memory"}, lib.Want("handle")))(t), "handle")
-	got(ep.View(bg, h, 0, bulkLen/2))(t) // never released
+	ep := try.Get(bulk.Open(bg, c))(t)
+	h := handleOf(t, try.Get(c.Find(bg, lib.Match{"bulk": "memory"}, lib.Want("handle")))(t), "handle")
+	try.Get(ep.View(bg, h, 0, bulkLen/2))(t) // never released
 	enter(t, c, who)
 	go func() {
 		for {
-			got(ep.Pull(bg, h, 0, make([]byte, bulkLen/2)))(t)
+			try.Get(ep.Pull(bg, h, 0, make([]byte, bulkLen/2)))(t)
 		}
 	}()
 	off := int64(bulkLen / 2)
@@ -47,15 +48,17 @@ func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
 		off += bulkLen / 4
 	}
 	for {
-		got(ep.Push(bg, h, off, bytes.Repeat([]byte{9}, bulkLen/4)))(t)
+		try.Get(ep.Push(bg, h, off, bytes.Repeat([]byte{9}, bulkLen/4)))(t)
 	}
 }
 
-func handleText(t testing.TB, r *bulk.Region) string { return string(got(r.Handle().MarshalText())(t)) }
+func handleText(t testing.TB, r *bulk.Region) string {
+	return string(try.Get(r.Handle().MarshalText())(t))
+}
 
 func handleOf(t testing.TB, f lib.Found, name string) (h bulk.Handle) {
 	text, _ := f.Attrs.Get(name)
-	must(t, h.UnmarshalText([]byte(text)))
+	try.OK(t, h.UnmarshalText([]byte(text)))
 	return h
 }
 
@@ -67,15 +70,15 @@ func TestBulkOriginKilled(t *testing.T) {
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
-		ep := got(bulk.Open(t.Context(), c))(t)
+		ep := try.Get(bulk.Open(t.Context(), c))(t)
 		for round := range 5 {
 			ctx := eventually.Context(t)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
-			f := got(c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain")))(t)
+			f := try.Get(c.Find(ctx, lib.Match{"peer": name}, lib.Want("registered", "plain")))(t)
 			var transfers sync.WaitGroup
 			begun := make(chan struct{}, 4)
-			try := func(h bulk.Handle, do func(context.Context, bulk.Handle, int64, ...[]byte) (int64, error)) {
+			check := func(h bulk.Handle, do func(context.Context, bulk.Handle, int64, ...[]byte) (int64, error)) {
 				transfers.Go(func() {
 					for {
 						n, err := do(ctx, h, 0, bytes.Clone(sevens))
@@ -95,9 +98,9 @@ func TestBulkOriginKilled(t *testing.T) {
 			var views []*lib.Message
 			for _, kind := range []string{"registered", "plain"} {
 				h := handleOf(t, f, kind)
-				views = append(views, got(ep.View(ctx, h, 0, bulkLen))(t))
-				try(h, ep.Pull)
-				try(h, ep.Push)
+				views = append(views, try.Get(ep.View(ctx, h, 0, bulkLen))(t))
+				check(h, ep.Pull)
+				check(h, ep.Push)
 			}
 			for range round {
 				eventually.Value(t, "a transfer ends", begun)
@@ -111,7 +114,7 @@ func TestBulkOriginKilled(t *testing.T) {
 				m.Release()
 			}
 		}
-		must(t, ep.Close(t.Context()))
+		try.OK(t, ep.Close(t.Context()))
 	})
 }
 
@@ -122,15 +125,15 @@ func TestBulkTargetKilled(t *testing.T) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
 		ctx := eventually.Context(t)
-		ep := got(bulk.Open(ctx, c))(t)
+		ep := try.Get(bulk.Open(ctx, c))(t)
 		for round := range 5 {
-			b := got(c.Buffer(bulkLen))(t)
+			b := try.Get(c.Buffer(bulkLen))(t)
 			mem, segment := b.Bytes(), bulk.Buffer(b)
 			if round%2 == 1 {
 				mem = make([]byte, bulkLen)
 				segment = bulk.Bytes(mem)
 			}
-			r := got(ep.Expose(bulk.ReadWrite, segment))(t)
+			r := try.Get(ep.Expose(bulk.ReadWrite, segment))(t)
 			memory := register(t, c, lib.Attrs{"bulk": "memory", "handle": handleText(t, r)})
 			one, two := peer(t, "bulk-target", sock, fmt.Sprint("one", round)), peer(t, "bulk-target", sock, fmt.Sprint("two", round))
 			goOn := func(more uint64) {
@@ -144,16 +147,14 @@ func TestBulkTargetKilled(t *testing.T) {
 			one.Kill()
 			goOn(20)
 			two.Kill()
-			must(t, r.Revoke(ctx))
-			if b.Refs() != 1 {
-				t.Errorf("%d references", b.Refs())
-			}
+			try.OK(t, r.Revoke(ctx))
+			try.Equal(t, b.Refs(), 1, "references")
 			for i := range mem {
 				mem[i] = 1
 			}
 			b.Release()
-			must(t, memory.Close())
+			try.OK(t, memory.Close())
 		}
-		must(t, ep.Close(ctx))
+		try.OK(t, ep.Close(ctx))
 	})
 }

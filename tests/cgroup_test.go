@@ -15,6 +15,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // hoard is a peer that takes memory until it gets no more, and keeps it.
@@ -22,11 +23,11 @@ func hoard(t testing.TB, c *lib.Context, _ lib.Attrs) {
 	for n := range 256 {
 		_, err := c.Buffer(1 << 20)
 		if errors.Is(err, lib.ErrLimit) {
-			f := got(c.Find(bg, lib.Match{lib.AttrKind: "node"}, lib.Want(lib.AttrMemory)))(t)
+			f := try.Get(c.Find(bg, lib.Match{lib.AttrKind: "node"}, lib.Want(lib.AttrMemory)))(t)
 			fmt.Printf("registered %d MiB of a node with %s bytes\n", n, f.Attrs.GetString(lib.AttrMemory))
 			return
 		}
-		must(t, err)
+		try.OK(t, err)
 	}
 	t.Fatal("there is no limit")
 }

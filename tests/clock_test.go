@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -40,7 +41,7 @@ var wallClockIs = map[string]int{
 // Promise (Clusters): No duration or order depends on a clock that can be set.
 func TestMonotonicOnly(t *testing.T) {
 	found := map[string][]string{}
-	for _, f := range got(tree.Go("..", 0, tree.IsCode))(t) {
+	for _, f := range try.Get(tree.Go("..", 0, tree.IsCode))(t) {
 		top, _, _ := strings.Cut(f.Path, "/")
 		if slices.Contains([]string{"cmd", "examples", "tests"}, top) || !slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"time"` }) {
 			continue // without an import, the calls are of another package
@@ -65,9 +66,7 @@ func TestMonotonicOnly(t *testing.T) {
 		})
 	}
 	for file, at := range found {
-		if len(at) != wallClockIs[file] {
-			t.Errorf("the clock on the wall: %s", strings.Join(at, "; "))
-		}
+		try.Equal(t, len(at), wallClockIs[file], "the clock on the wall: %s", strings.Join(at, "; "))
 	}
 	for file := range wallClockIs {
 		if len(found[file]) == 0 {

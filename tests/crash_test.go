@@ -17,6 +17,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The guarantees that hold over TCP hold too if messages lie in the memory of the killed process.
@@ -59,9 +60,9 @@ func bigCheck(p []byte, i uint64) error {
 // tcpConns returns the connected TCP sockets of this process.
 func tcpConns(t testing.TB) (fds []int) {
 	t.Helper()
-	dir := got(os.ReadDir("/proc/self/fd"))(t)
+	dir := try.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range dir {
-		fd := got(strconv.Atoi(e.Name()))(t)
+		fd := try.Get(strconv.Atoi(e.Name()))(t)
 		switch a, _ := syscall.Getpeername(fd); a.(type) {
 		case *syscall.SockaddrInet4, *syscall.SockaddrInet6:
 			fds = append(fds, fd)
@@ -110,13 +111,11 @@ func TestCrashSender(t *testing.T) {
 		ctx := eventually.Context(t)
 		name := fmt.Sprint("flood", round)
 		f := peer(t, "flood", sock, name)
-		from := got(c.Find(ctx, lib.Match{"peer": name}))(t)
+		from := try.Get(c.Find(ctx, lib.Match{"peer": name}))(t)
 		next := uint64(0) // message expected
 		take := func(m *lib.Message, err error) {
 			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			if err := bigCheck(m.Bytes(), next); err != nil || m.Tag() != next || m.From() != from.ID {
 				t.Fatalf("%v; tag %d from %v", err, m.Tag(), m.From())
 			}
@@ -160,18 +159,14 @@ func TestCrashSender(t *testing.T) {
 		}
 		t.Logf("round %d: %d messages, the sender knew of %d", round, next, delivered)
 		eventually.True(t, "the memory of the unfinished message is free", func() bool { return c.Stats().Buffers.InUse == inUse })
-		if _, err := c.Find(ctx, lib.Match{"peer": name}); !errors.Is(err, lib.ErrNotFound) {
-			t.Errorf("the dead sender is found: %v", err)
-		}
+		try.Fails(c.Find(ctx, lib.Match{"peer": name}))(t, lib.ErrNotFound, "the dead sender is found")
 	}
 	// Another sender is served as if nothing had happened.
 	ctx := eventually.Context(t)
 	f := peer(t, "flood", sock, "last")
 	for i := range uint64(5) {
-		m := got(r.Recv(ctx))(t)
-		if err := bigCheck(m.Bytes(), i); err != nil {
-			t.Error(err)
-		}
+		m := try.Get(r.Recv(ctx))(t)
+		try.Check(t, bigCheck(m.Bytes(), i))
 		m.Release()
 	}
 	f.Kill()
@@ -198,11 +193,11 @@ func TestCrashReceiver(t *testing.T) {
 			peer(t, "echo", sock, "other")
 			me := register(t, c, lib.Attrs{"me": "yes"})
 			ctx := eventually.Context(t)
-			target := got(c.Find(ctx, lib.Match{"peer": "full"}))(t)
-			other := got(c.Find(ctx, lib.Match{"peer": "other"}))(t)
+			target := try.Get(c.Find(ctx, lib.Match{"peer": "full"}))(t)
+			other := try.Get(c.Find(ctx, lib.Match{"peer": "other"}))(t)
 			talk := func(tag uint64) {
 				t.Helper()
-				must(t, me.SendBytes(ctx, other.ID, tag, []byte("hello")))
+				try.OK(t, me.SendBytes(ctx, other.ID, tag, []byte("hello")))
 				m, err := me.Recv(ctx, lib.From(other.ID), lib.Tag(tag))
 				if err != nil || string(m.Bytes()) != "hello" {
 					t.Fatal(m, err)
@@ -211,13 +206,13 @@ func TestCrashReceiver(t *testing.T) {
 			}
 			talk(1)
 			send := func(ctx context.Context) error { return me.SendBytes(ctx, target.ID, 0, make([]byte, 10_000)) }
-			must(t, errors.Join(send(ctx), c.Flush(ctx)))
+			try.OK(t, errors.Join(send(ctx), c.Flush(ctx)))
 			accepted := 0
 			for n := 1; n > 0; accepted += n { // on a busy machine the peer may be late to give credit
 				if n = fill(ctx, t, send); accepted+n > 1000 {
 					t.Fatalf("%d messages were accepted", accepted+n)
 				}
-				must(t, c.Flush(ctx))
+				try.OK(t, c.Flush(ctx))
 			}
 			failed := make(chan error, 1)
 			go func() { failed <- send(ctx) }()
@@ -237,9 +232,7 @@ func TestCrashReceiver(t *testing.T) {
 			talk(3)
 			// A reply may overtake the acknowledgement of its request. The process that owes that
 			// acknowledgement is killed before c is closed.
-			if err := c.Flush(ctx); err != nil {
-				t.Errorf("flush: %v", err)
-			}
+			try.Check(t, c.Flush(ctx), "flush")
 		})
 	}
 }
@@ -259,13 +252,11 @@ func TestCrashBacklog(t *testing.T) {
 		// There is no cleanup: it would hang, as Close does.
 		ctx := eventually.Context(t)
 		// On a busy machine the peer takes longer than usual to receive everything.
-		c := got(lib.Open(ctx, lib.WithSocket(sock), lib.WithLinger(60*time.Second)))(t)
+		c := try.Get(lib.Open(ctx, lib.WithSocket(sock), lib.WithLinger(60*time.Second)))(t)
 		me := register(t, c, lib.Attrs{"me": "yes"})
 		var ids []lib.GID
 		for f, err := range c.FindAll(ctx, lib.Match{"peer": "many"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			ids = append(ids, f.ID)
 		}
 		// A stopped peer answers no handshake.
@@ -274,10 +265,8 @@ func TestCrashBacklog(t *testing.T) {
 			if n == before {
 				p.signal(t, syscall.SIGCONT)
 			}
-			must(t, me.SendBytes(ctx, ids[n%len(ids)], 0, nil))
+			try.OK(t, me.SendBytes(ctx, ids[n%len(ids)], 0, nil))
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, c.Close())
 	}
 }

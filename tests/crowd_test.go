@@ -11,6 +11,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // crowdEach is the number of contexts in each process of TestCrowd.
@@ -23,16 +24,16 @@ var crowdProcesses = flag.Int("crowd.processes", 4, "processes of TestCrowd, wit
 // number. The numbers of a process are ROCL_TEST_CROWD apart, so each message goes to another
 // process.
 func crowd(t testing.TB, _ *lib.Context, who lib.Attrs) {
-	first, step := got(strconv.Atoi(who["peer"]))(t), got(strconv.Atoi(os.Getenv("ROCL_TEST_CROWD")))(t)
+	first, step := try.Get(strconv.Atoi(who["peer"]))(t), try.Get(strconv.Atoi(os.Getenv("ROCL_TEST_CROWD")))(t)
 	for k := range crowdEach {
-		c := got(lib.Open(bg, lib.WithSocket(os.Args[3]), lib.JoinOnly()))(t)
+		c := try.Get(lib.Open(bg, lib.WithSocket(os.Args[3]), lib.JoinOnly()))(t)
 		i := first + k*step
-		r := got(c.Register(bg, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(i)}))(t)
+		r := try.Get(c.Register(bg, lib.Attrs{"crowd": "yes", "i": strconv.Itoa(i)}))(t)
 		go func() {
 			for {
-				m := got(r.Recv(bg))(t)
-				next := got(c.Find(bg, lib.Match{"crowd": "yes", "i": strconv.Itoa(i + 1)}))(t)
-				must(t, r.SendBytes(bg, next.ID, m.Tag()+1, fmt.Appendf(m.Bytes(), " %d", i)))
+				m := try.Get(r.Recv(bg))(t)
+				next := try.Get(c.Find(bg, lib.Match{"crowd": "yes", "i": strconv.Itoa(i + 1)}))(t)
+				try.OK(t, r.SendBytes(bg, next.ID, m.Tag()+1, fmt.Appendf(m.Bytes(), " %d", i)))
 				m.Release()
 			}
 		}()
@@ -56,9 +57,7 @@ func TestCrowd(t *testing.T) {
 	contexts := map[lib.GID]bool{}
 	var first lib.GID
 	for f, err := range c.FindAll(ctx, lib.Match{"crowd": "yes"}, lib.Want("i")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if f.Attrs.GetString("i") == "0" {
 			first = f.ID
 		}
@@ -67,8 +66,8 @@ func TestCrowd(t *testing.T) {
 	if len(contexts) != n+1 {
 		t.Fatalf("%d contexts are found, want %d", len(contexts), n+1)
 	}
-	must(t, me.SendBytes(ctx, first, 0, nil))
-	m := got(me.Recv(ctx))(t)
+	try.OK(t, me.SendBytes(ctx, first, 0, nil))
+	m := try.Get(me.Recv(ctx))(t)
 	defer m.Release()
 	want := ""
 	for i := range n {

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A play is a demonstration with a process that is stopped. It delays the run for as long as
@@ -33,7 +34,7 @@ func startPlay(t *testing.T, stopped string) *play {
 	const files = 2000     // the run takes longer than this test needs to stop a process
 	for i := range files { // many units of work for each process
 		text := strings.Repeat("filler ", i%400) + map[bool]string{true: "Alpha", false: "alphas"}[i%3 == 0]
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644))
+		try.OK(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), []byte(text), 0o644))
 	}
 	cmd := exec.Command("grep", "-rIliw", "alpha", dir)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
@@ -47,8 +48,8 @@ func startPlay(t *testing.T, stopped string) *play {
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role="+stopped)
 	p.demo = start(t, "coordinator", rocl, "demo", dir, "--word", "alpha", "--socket", sock)
 	var ev struct{ Attrs struct{ PID string } }
-	must(t, json.Unmarshal([]byte(w.until(t, "appeared")), &ev))
-	p.pid = got(strconv.Atoi(ev.Attrs.PID))(t)
+	try.OK(t, json.Unmarshal([]byte(w.until(t, "appeared")), &ev))
+	p.pid = try.Get(strconv.Atoi(ev.Attrs.PID))(t)
 	signal(t, p.pid, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
 	for range 6 {                                                  // two crawlers, three indexers, the front end
@@ -61,16 +62,14 @@ func startPlay(t *testing.T, stopped string) *play {
 // busy machine its threads run on for a while.
 func signal(t *testing.T, pid int, s syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(pid, s); err != nil {
-		t.Fatalf("%v to process %d: %v", s, pid, err)
-	}
+	try.OK(t, syscall.Kill(pid, s), "%v to process %d", s, pid)
 	eventually.True(t, "the process has stopped", func() bool { return s != syscall.SIGSTOP || standsStill(t, pid) })
 }
 
 // standsStill reports whether each thread of a process is stopped.
 func standsStill(t *testing.T, pid int) bool {
 	t.Helper()
-	threads := got(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)))(t)
+	threads := try.Get(filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)))(t)
 	for _, path := range threads {
 		stat, err := os.ReadFile(path)
 		if err != nil {
@@ -95,7 +94,7 @@ func TestDemoCrawlerKilled(t *testing.T) {
 	if l := p.demo.until(t, "messages"); !strings.Contains(l, "; 1 process lost, ") {
 		t.Errorf("the loss is not reported: %q", l)
 	}
-	must(t, p.demo.Wait())
+	try.OK(t, p.demo.Wait())
 }
 
 // The environment may name the directory of the node. The demonstration then runs on that node, and
@@ -105,7 +104,7 @@ func TestDemoSocketOfEnvironment(t *testing.T) {
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	w := start(t, "synced", rocl, "watch", "--json", "--socket", sock, "role=front")
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644))
+	try.OK(t, os.WriteFile(filepath.Join(dir, "a"), []byte("alpha"), 0o644))
 	t.Setenv("ROCL_SOCKET", sock)
 	if out, code := run(t, "", rocl, "demo", dir, "--word", "alpha"); code != 0 || !strings.Contains(out, "is in 1 of 1 text files") {
 		t.Errorf("exit code %d, %q", code, out)

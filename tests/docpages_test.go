@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -17,7 +18,7 @@ import (
 // no other one.
 func TestStabilityNamesPackages(t *testing.T) {
 	named := map[string]bool{}
-	text := got(os.ReadFile("../docs/STABILITY.md"))(t)
+	text := try.Get(os.ReadFile("../docs/STABILITY.md"))(t)
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(line, "|"); len(cells) == 4 && strings.HasPrefix(line, "| `") {
 			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
@@ -25,7 +26,7 @@ func TestStabilityNamesPackages(t *testing.T) {
 			}
 		}
 	}
-	for _, f := range got(tree.Go("..", parser.PackageClauseOnly, tree.IsCode))(t) {
+	for _, f := range try.Get(tree.Go("..", parser.PackageClauseOnly, tree.IsCode))(t) {
 		dir := f.Folder()
 		if top, _, _ := strings.Cut(dir, "/"); f.Name.Name == "main" || strings.Contains("/"+dir+"/", "/internal/") || slices.Contains([]string{"cmd", "examples", "tests"}, top) {
 			continue

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -17,16 +18,16 @@ import (
 func TestDocumentsNameTests(t *testing.T) {
 	place := regexp.MustCompile("`(?:([a-z][a-z0-9/]*): )?((?:Test|Fuzz)\\w+)")
 	isThere := map[string]bool{} // by folder and name
-	for _, f := range got(tree.Go("..", 0, tree.IsTest))(t) {
+	for _, f := range try.Get(tree.Go("..", 0, tree.IsTest))(t) {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok {
 				isThere[f.Folder()+" "+fn.Name.Name] = true
 			}
 		}
 	}
-	for _, doc := range got(filepath.Glob("../docs/*.md"))(t) {
+	for _, doc := range try.Get(filepath.Glob("../docs/*.md"))(t) {
 		dir := "" // a name without a folder is in the folder that was named before
-		for _, m := range place.FindAllStringSubmatch(string(got(os.ReadFile(doc))(t)), -1) {
+		for _, m := range place.FindAllStringSubmatch(string(try.Get(os.ReadFile(doc))(t)), -1) {
 			dir = cmp.Or(m[1], dir)
 			if !isThere[dir+" "+m[2]] {
 				t.Errorf("%s: %s is not in folder %q", doc, m[2], dir)

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 var updateDocs = flag.Bool("update-docs", false, "TestDocumentsShowSource writes the source into the documents")
@@ -29,7 +31,7 @@ var shown = regexp.MustCompile(`(?m)^<!-- source: (\S+)((?: \S+)*) -->\n` + "(``
 func TestDocumentsShowSource(t *testing.T) {
 	seen := 0
 	for _, doc := range documents(t) {
-		text := got(os.ReadFile(doc))(t)
+		text := try.Get(os.ReadFile(doc))(t)
 		fresh := shown.ReplaceAllFunc(text, func(block []byte) []byte {
 			seen++
 			m := shown.FindSubmatch(block)
@@ -51,7 +53,7 @@ func TestDocumentsShowSource(t *testing.T) {
 			t.Errorf("%s: a block of Go is from no source file", doc)
 		}
 		if *updateDocs && !bytes.Equal(text, fresh) {
-			must(t, os.WriteFile(doc, fresh, 0o644))
+			try.OK(t, os.WriteFile(doc, fresh, 0o644))
 		}
 	}
 	if seen < 10 {

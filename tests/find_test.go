@@ -13,6 +13,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // In a cluster of three nodes, Await counts resources of all nodes, the least loaded one is that of
@@ -26,7 +27,7 @@ func TestFindAcrossNodes(t *testing.T) {
 		nodes = append(nodes, open(t, socket(t), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: bind, Join: binds[:i]})))
 	}
 	for _, c := range nodes { // each node knows all
-		got(c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3))(t)
+		try.Get(c.Await(ctx, lib.Match{lib.AttrKind: "node"}, 3))(t)
 	}
 	var workers []*lib.Resource
 	for i, c := range nodes {
@@ -39,7 +40,7 @@ func TestFindAcrossNodes(t *testing.T) {
 	}
 	var cov lib.Coverage
 	for i, c := range nodes {
-		must(t, workers[i].Set(ctx, "load", "-0.5"))
+		try.OK(t, workers[i].Set(ctx, "load", "-0.5"))
 		for _, from := range nodes {
 			if f, err := from.Find(ctx, worker, lib.Least("load"), lib.Covered(&cov)); err != nil || f.ID != workers[i].ID() || cov.Covered != 3 {
 				t.Fatal(f.ID, err, cov)
@@ -51,7 +52,7 @@ func TestFindAcrossNodes(t *testing.T) {
 				t.Fatal(f.ID, err)
 			}
 		}
-		must(t, workers[i].Set(ctx, "load", "5"))
+		try.OK(t, workers[i].Set(ctx, "load", "5"))
 	}
 	for round := range 10 {
 		attrs := lib.Attrs{"role": "master", "round": fmt.Sprint(round)}
@@ -72,7 +73,7 @@ func TestFindAcrossNodes(t *testing.T) {
 		}
 	}
 	from := register(t, nodes[0], nil)
-	buf := got(nodes[0].Buffer(4))(t)
+	buf := try.Get(nodes[0].Buffer(4))(t)
 	copy(buf.Bytes(), "work")
 	if n, err := from.SendToAll(ctx, worker, 1, buf); n != 3 || err != nil {
 		t.Fatal(n, err)

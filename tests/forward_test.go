@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -14,14 +15,14 @@ import (
 // deliver sends a buffer from one resource to another, which receives it.
 func deliver(t *testing.T, from, to *lib.Resource, b *lib.Buffer) *lib.Message {
 	t.Helper()
-	must(t, from.Send(bg, to.ID(), 0, b))
-	return got(to.Recv(bg))(t)
+	try.OK(t, from.Send(bg, to.ID(), 0, b))
+	return try.Get(to.Recv(bg))(t)
 }
 
 // deliverOwn is deliver with a buffer of the sender's own.
 func deliverOwn(t *testing.T, from, to *lib.Resource, size int) *lib.Message {
 	t.Helper()
-	b := got(from.Context().Buffer(size))(t)
+	b := try.Get(from.Context().Buffer(size))(t)
 	b.Bytes()[0], b.Bytes()[size-1] = 1, 2
 	return deliver(t, from, to, b)
 }

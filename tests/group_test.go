@@ -12,6 +12,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -28,7 +29,7 @@ func newPair(ctx context.Context, t *testing.T, giveUp ...time.Duration) *pair {
 	p := &pair{wire: newWire(t)}
 	for i := range p.tasks {
 		p.contexts[i] = p.open(t, i, lib.WithGiveUp(giveUp[i]), lib.WithLinger(0))
-		p.tasks[i] = got(tpvm.Enrol(ctx, tpvm.WithContext(p.contexts[i])))(t)
+		p.tasks[i] = try.Get(tpvm.Enrol(ctx, tpvm.WithContext(p.contexts[i])))(t)
 		t.Cleanup(func() { _ = p.tasks[i].Exit(ctx) })
 		p.join(ctx, t, i)
 	}
@@ -38,7 +39,7 @@ func newPair(ctx context.Context, t *testing.T, giveUp ...time.Duration) *pair {
 
 func (p *pair) join(ctx context.Context, t *testing.T, i int) {
 	t.Helper()
-	p.members[i] = got(p.tasks[i].Join(ctx, "g"))(t)
+	p.members[i] = try.Get(p.tasks[i].Join(ctx, "g"))(t)
 }
 
 // barrier calls Barrier, again if the coordinator was given up meanwhile. The channel gets the
@@ -59,7 +60,7 @@ func (p *pair) barrier(ctx context.Context, i, count int) <-chan error {
 func (p *pair) meet(ctx context.Context, t *testing.T) {
 	t.Helper()
 	first, second := p.barrier(ctx, 0, 2), p.barrier(ctx, 1, 2)
-	must(t, errors.Join(<-first, <-second))
+	try.OK(t, errors.Join(<-first, <-second))
 }
 
 // After a cut, the context of one of two members has given up that of the other, which was idle.
@@ -82,7 +83,7 @@ func TestGroupAfterGivingUp(t *testing.T) {
 				var second <-chan error
 				if waits {
 					second = p.barrier(ctx, 1, 2)
-					got(p.members[1].Size(ctx))(t) // its answer comes behind the arrival
+					try.Get(p.members[1].Size(ctx))(t) // its answer comes behind the arrival
 				}
 				p.cut()
 				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
@@ -93,21 +94,15 @@ func TestGroupAfterGivingUp(t *testing.T) {
 					second = p.barrier(ctx, 1, 2)
 				}
 				if gives != "coordinator" {
-					must(t, errors.Join(<-p.barrier(ctx, 0, 2), <-second))
+					try.OK(t, errors.Join(<-p.barrier(ctx, 0, 2), <-second))
 					p.meet(ctx, t)
 					return
 				}
-				if err := <-second; !errors.Is(err, tpvm.ErrNotInGroup) {
-					t.Errorf("the barrier of the member that was given up: %v", err)
-				}
-				if err := <-p.barrier(ctx, 0, 2); !errors.Is(err, tpvm.ErrMemberGone) {
-					t.Errorf("the barrier of the other one: %v", err)
-				}
-				must(t, <-p.barrier(ctx, 0, 1))
+				try.Fails(<-second)(t, tpvm.ErrNotInGroup, "the barrier of the member that was given up")
+				try.Fails(<-p.barrier(ctx, 0, 2))(t, tpvm.ErrMemberGone, "the barrier of the other one")
+				try.OK(t, <-p.barrier(ctx, 0, 1))
 				p.join(ctx, t, 1)
-				if n := p.members[1].Instance(); n != 1 {
-					t.Errorf("the member that has joined again has the number %d", n)
-				}
+				try.Equal(t, p.members[1].Instance(), 1, "the number of the member that has joined again")
 				p.meet(ctx, t)
 			})
 		}
@@ -153,7 +148,7 @@ func TestGroupUnreachable(t *testing.T) {
 					bg := eventually.Context(t)
 					p := newPair(bg, t, giveUp, giveUp)
 					if what == "join" {
-						got(p.tasks[1-i].Join(bg, "other"))(t)
+						try.Get(p.tasks[1-i].Join(bg, "other"))(t)
 					}
 					p.cut()
 					ctx, want := bg, lib.ErrUnreachable

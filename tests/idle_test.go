@@ -14,6 +14,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -27,11 +28,11 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 		mayEnd  bool                                                                           // what prepare began
 	}{
 		"call": {prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
-			must(t, rpc.Register(far.server, "twice", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
+			try.OK(t, rpc.Register(far.server, "twice", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
 			return func() error { _, err := rpc.Call[int, int](ctx, near.client, far.server.ID(), "twice", 1); return err }
 		}},
 		"stream": {mayEnd: true, prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
-			must(t, rpc.RegisterStream(far.server, "count", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+			try.OK(t, rpc.RegisterStream(far.server, "count", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 				return func(yield func([]byte, error) bool) {
 					for i := range n {
 						p := make([]byte, 64<<10) // some batches
@@ -65,7 +66,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 			}
 		}},
 		"connection": {mayEnd: true, prepare: func(ctx context.Context, t *testing.T, near, far *upper) func() error {
-			l := got(netrocl.Listen(ctx, far.Context, lib.Attrs{"name": "far"}))(t)
+			l := try.Get(netrocl.Listen(ctx, far.Context, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { l.Close() })
 			go func() {
 				if conn, err := l.Accept(); err == nil {
@@ -73,7 +74,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			conn := got(netrocl.Dial(ctx, near.Context, lib.Attrs{"name": "far"}))(t)
+			conn := try.Get(netrocl.Dial(ctx, near.Context, lib.Attrs{"name": "far"}))(t)
 			t.Cleanup(func() { conn.Close() })
 			return func() error {
 				_, err := conn.Write([]byte("hello"))
@@ -109,7 +110,7 @@ func TestFirstOperationAfterGivingUp(t *testing.T) {
 				}
 				from, to := register(t, ends[i].Context, nil), register(t, ends[1-i].Context, nil)
 				operation := c.prepare(ctx, t, ends[0], ends[1])
-				must(t, operation())
+				try.OK(t, operation())
 				wire.cut()
 				if _, err := from.CallBytes(ctx, to.ID(), 1, nil); !errors.Is(err, lib.ErrUnreachable) {
 					t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A daemon that does not run as root takes its key from files as containers and systemd make them.
@@ -20,28 +21,26 @@ func TestKeyFiles(t *testing.T) {
 		t.Skip("only root can make files for another user")
 	}
 	const user, group, other = 54321, 54322, 54323
-	must(t, os.Chmod(filepath.Dir(dirserver), 0o711))
+	try.OK(t, os.Chmod(filepath.Dir(dirserver), 0o711))
 	const key = "0123456789abcdef0123456789abcdef\n"
 	secrets := filepath.Dir(socket(t))
-	must(t, os.Chmod(secrets, 0o711))
+	try.OK(t, os.Chmod(secrets, 0o711))
 	write := func(name string, mode os.FileMode, gid int) string {
 		path := filepath.Join(secrets, name)
-		must(t, errors.Join(os.WriteFile(path, []byte(key), 0o600), os.Chown(path, 0, gid), os.Chmod(path, mode)))
+		try.OK(t, errors.Join(os.WriteFile(path, []byte(key), 0o600), os.Chown(path, 0, gid), os.Chmod(path, mode)))
 		return path
 	}
 	opened := func(path string) *os.File {
-		f := got(os.Open(path))(t)
+		f := try.Get(os.Open(path))(t)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
 	piped := func() *os.File {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		t.Cleanup(func() { r.Close() })
 		_, err = w.WriteString(key)
-		must(t, errors.Join(err, w.Close()))
+		try.OK(t, errors.Join(err, w.Close()))
 		return r
 	}
 	for name, c := range map[string]struct {
@@ -60,7 +59,7 @@ func TestKeyFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sock := socket(t)
-			must(t, os.Chown(filepath.Dir(sock), user, user))
+			try.OK(t, os.Chown(filepath.Dir(sock), user, user))
 			cmd := exec.Command(dirserver, "--socket", sock, "--bind", freePort(t), "--key-file", c.file)
 			cmd.Dir, cmd.Env = filepath.Dir(sock), []string{"HOME=" + filepath.Dir(sock)}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user, Groups: []uint32{group}}}

@@ -16,6 +16,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -52,7 +53,7 @@ func mortally(t testing.TB) subsys.Transport {
 	if os.Getenv("ROCL_TEST_SHM") != "" {
 		m.Transport = shm.New()
 	}
-	m.left.Store(int64(got(strconv.Atoi(os.Getenv("ROCL_TEST_MORTAL")))(t)))
+	m.left.Store(int64(try.Get(strconv.Atoi(os.Getenv("ROCL_TEST_MORTAL")))(t)))
 	return m
 }
 
@@ -170,7 +171,7 @@ func TestCallServerKilledAtEveryFrame(t *testing.T) {
 		return func(name string) bool {
 			s := peer(t, "replier", sock, name)
 			ctx := eventually.Context(t)
-			to := got(c.Find(ctx, lib.Match{"peer": name}))(t)
+			to := try.Get(c.Find(ctx, lib.Match{"peer": name}))(t)
 			lives := true
 			for i := 0; lives && i < len(requestSizes); i++ {
 				p := bytes.Repeat([]byte{byte(1 + i)}, requestSizes[i])
@@ -185,11 +186,11 @@ func TestCallServerKilledAtEveryFrame(t *testing.T) {
 				}
 			}
 			const ended = 7
-			got(r.Monitor(ctx, to.ID, ended))(t)
+			try.Get(r.Monitor(ctx, to.ID, ended))(t)
 			if lives {
 				s.Kill()
 			}
-			m := got(r.Recv(ctx))(t)
+			m := try.Get(r.Recv(ctx))(t)
 			if !m.IsGone() || m.Tag() != ended || m.From() != to.ID {
 				t.Fatalf("%s: not the end, but tag %d from %v", name, m.Tag(), m.From())
 			}
@@ -224,7 +225,7 @@ func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 				}
 			}, lib.EachInOwn())
 		}()
-		t.Cleanup(func() { stop(); must(t, <-ended) })
+		t.Cleanup(func() { stop(); try.OK(t, <-ended) })
 		return func(name string) (lives bool) {
 			p := peer(t, "asker", sock, name)
 			for line := range p.Lines { // until the process has been killed, or has lived
@@ -237,7 +238,7 @@ func TestReplyToCallerKilledAtEveryFrame(t *testing.T) {
 			p.Kill()
 			eventually.True(t, "the link to the dead caller is gone", func() bool { return c.Stats().Links == 0 })
 			eventually.True(t, "the memory of its calls has come back", func() bool { return c.Stats().Buffers.InUse == 0 })
-			got(client.CallBytes(eventually.Context(t), server.ID(), 1, []byte("still there?")))(t).Release()
+			try.Get(client.CallBytes(eventually.Context(t), server.ID(), 1, []byte("still there?")))(t).Release()
 			return lives
 		}
 	})

@@ -3,12 +3,12 @@
 package tests
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -17,7 +17,7 @@ func fullest(t *testing.T) lib.Attrs {
 	t.Helper()
 	a := lib.Attrs{"name": "huge", "a": strings.Repeat("a", resource.MaxValue), "b": ""}
 	size := func() int {
-		l := got(resource.NewPattern(resource.Match(a)))(t)
+		l := try.Get(resource.NewPattern(resource.Match(a)))(t)
 		return len(l.Wire())
 	}
 	a["b"] = strings.Repeat("b", resource.MaxList-size())
@@ -36,7 +36,7 @@ func TestLargestList(t *testing.T) {
 	sock := socket(t)
 	start(t, `"serving"`, dirserver, "--socket", sock)
 	c, other := open(t, sock), open(t, sock)
-	r := got(c.Register(ctx, attrs))(t)
+	r := try.Get(c.Register(ctx, attrs))(t)
 	for _, c := range []*lib.Context{c, other} {
 		check := func(how string, f lib.Found, err error) {
 			t.Helper()
@@ -63,7 +63,5 @@ func TestLargestList(t *testing.T) {
 		}
 	}
 	attrs["b"] += "b"
-	if _, err := c.Register(ctx, attrs); !errors.Is(err, lib.ErrTooLarge) {
-		t.Errorf("a byte more: %v", err)
-	}
+	try.Fails(c.Register(ctx, attrs))(t, lib.ErrTooLarge, "a byte more")
 }

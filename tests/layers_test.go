@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -18,14 +19,14 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/must": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
+	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/internal/index": 1,
 	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/histogram": 0, "internal/testkit/try": -2,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/testkit/relay": 2,
 	"subsys/inproc": 3, "subsys/simnet": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
-	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/spin": 0, "dispatch/internal/list": 0,
+	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/spin": 0, "dispatch/internal/list": 0, "dispatch/internal/progress": 2,
 	"dispatch":                    4,
 	"directory/internal/database": 2, "directory/internal/wire": 3,
 	"directory/strategy":        1,
@@ -134,7 +135,7 @@ func TestMayImport(t *testing.T) {
 
 // Promise (Source tree): Packages import one way.
 func TestLayers(t *testing.T) {
-	for _, f := range got(tree.Go("..", parser.ImportsOnly, tree.IsCode))(t) {
+	for _, f := range try.Get(tree.Go("..", parser.ImportsOnly, tree.IsCode))(t) {
 		pkg := f.Folder()
 		if pkg == "." {
 			pkg = ""

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -19,8 +20,8 @@ func TestLicense(t *testing.T) {
 	isSource := func(p string) bool {
 		return slices.Contains([]string{".go", ".sh"}, path.Ext(p)) || path.Dir(p) == ".ci"
 	}
-	for _, p := range got(tree.Files("..", isSource))(t) {
-		head := strings.SplitN(string(got(os.ReadFile(filepath.Join("..", p)))(t)), "\n", 4)
+	for _, p := range try.Get(tree.Files("..", isSource))(t) {
+		head := strings.SplitN(string(try.Get(os.ReadFile(filepath.Join("..", p)))(t)), "\n", 4)
 		if !strings.Contains(strings.Join(head[:min(3, len(head))], "\n"), line) {
 			t.Errorf("%s does not say %q", p, line)
 		}

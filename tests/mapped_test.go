@@ -15,6 +15,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // changing is the number of resources that a peer changes all the time.
@@ -25,12 +26,12 @@ const changing = 50
 func restless(t testing.TB, c *lib.Context, who lib.Attrs) {
 	rs := make([]*lib.Resource, changing)
 	for i := range rs {
-		rs[i] = got(c.Register(bg, summed(who, i, 0)))(t)
+		rs[i] = try.Get(c.Register(bg, summed(who, i, 0)))(t)
 	}
 	fmt.Println("registered")
 	for round := 1; ; round++ {
 		i := rand.IntN(len(rs))
-		must(t, rs[i].Update(bg, summed(who, i, round)))
+		try.OK(t, rs[i].Update(bg, summed(who, i, round)))
 	}
 }
 
@@ -57,8 +58,8 @@ func TestIndexWriterKilled(t *testing.T) {
 	for round := range 8 {
 		name := fmt.Sprint("restless ", round)
 		p := peer(t, "restless", sock, name)
-		c := got(lib.Open(ctx, lib.WithSocket(sock)))(t)
-		mine := got(c.Register(ctx, lib.Attrs{"mine": name}))(t)
+		c := try.Get(lib.Open(ctx, lib.WithSocket(sock)))(t)
+		mine := try.Get(c.Register(ctx, lib.Attrs{"mine": name}))(t)
 		look := func() error {
 			want := fmt.Sprint(rand.IntN(changing))
 			f, err := c.Find(ctx, lib.Match{"peer": name, "i": want})
@@ -75,7 +76,7 @@ func TestIndexWriterKilled(t *testing.T) {
 			return nil
 		}
 		for until := 2000 + rand.Uint64N(20_000); c.Stats().Mapped < until; {
-			must(t, look())
+			try.OK(t, look())
 		}
 		p.Kill()
 		var gone error
@@ -87,7 +88,7 @@ func TestIndexWriterKilled(t *testing.T) {
 		if f, err := c.Find(ctx, lib.Match{"mine": name}); err != nil || f.ID != mine.ID() {
 			t.Fatal(f, err)
 		}
-		must(t, c.Close())
+		try.OK(t, c.Close())
 	}
 }
 
@@ -97,10 +98,10 @@ func TestIndexWriterStopped(t *testing.T) {
 	ctx := eventually.Context(t)
 	sock := socket(t)
 	p := peer(t, "restless", sock, "stopped")
-	c := got(lib.Open(ctx, lib.WithSocket(sock)))(t)
+	c := try.Get(lib.Open(ctx, lib.WithSocket(sock)))(t)
 	defer c.Close()
 	eventually.True(t, "questions are answered from the index", func() bool {
-		got(c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}))(t)
+		try.Get(c.Find(ctx, lib.Match{"peer": "stopped", "i": "0"}))(t)
 		return c.Stats().Mapped > 0
 	})
 	for range 20 {

@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // asMember makes the commands that f starts members of a cluster by their environment alone, as for
@@ -69,7 +70,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 			return code == 0 && strings.Contains(out, mine.ID().String())
 		})
 	}
-	before := got(me.Find(ctx, lib.Match{"who": "stays"}))(t)
+	before := try.Get(me.Find(ctx, lib.Match{"who": "stays"}))(t)
 	// steady asks until the resource is found, and for a while longer. The answer may come late,
 	// but must not be wrong.
 	steady := func(what string) {
@@ -88,9 +89,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	}
 	first.Kill()
 	steady("killed")
-	if _, err := me.Find(ctx, lib.Match{"who": "first"}); !errors.Is(err, lib.ErrNotFound) {
-		t.Errorf("what was killed: %v", err)
-	}
+	try.Fails(me.Find(ctx, lib.Match{"who": "first"}))(t, lib.ErrNotFound, "what was killed")
 	d := daemon(0)
 	steady("a daemon takes over")
 	d.Kill()
@@ -105,7 +104,7 @@ func TestMembersWithoutDaemons(t *testing.T) {
 	// Messages go from node to node both ways.
 	there := asMember(t, as(0), func() *child { return start(t, "receiving", rocl, "recv", "--socket", sockets[0], "who=receiver") })
 	f := awaitFound(t, me, lib.Match{"who": "receiver"})
-	must(t, mine.SendBytes(ctx, f.ID, 0, []byte("across\n")))
+	try.OK(t, mine.SendBytes(ctx, f.ID, 0, []byte("across\n")))
 	there.until(t, "across")
 	if _, code := run(t, "back", rocl, "send", "--socket", sockets[0], "who=me"); code != 0 {
 		t.Errorf("rocl send: exit code %d", code)
@@ -174,9 +173,7 @@ func TestMemberServedWithoutSettings(t *testing.T) {
 				break
 			}
 		}
-		if !errors.Is(err, lib.ErrPartial) {
-			t.Errorf("%s: find all: %v, want ErrPartial", what, err)
-		}
+		try.Fails(err)(t, lib.ErrPartial, "%s: find all", what)
 		if out, code := run(t, "", rocl, "find", "--socket", sockets[0], "who=far"); code != 3 {
 			t.Errorf("%s: rocl find: exit code %d, want 3: %s", what, code, out)
 		}

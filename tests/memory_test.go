@@ -16,6 +16,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
@@ -77,7 +78,7 @@ func (c *memoryCase) send(t testing.TB, n int) {
 		b.Release()
 		t.Fatal(err)
 	}
-	checkMessage(t, got(c.b.Recv(c.ctx))(t), n)
+	checkMessage(t, try.Get(c.b.Recv(c.ctx))(t), n)
 }
 
 // call answers one call at a with n bytes of plain memory.
@@ -96,12 +97,12 @@ func (c *memoryCase) call(t testing.TB, n int, call func() (*lib.Message, error)
 	}()
 	m, err := call()
 	failed := <-replied
-	checkMessage(t, got(m, err)(t), n)
-	must(t, failed)
+	checkMessage(t, try.Get(m, err)(t), n)
+	try.OK(t, failed)
 }
 
 func (c *memoryCase) expose(t testing.TB, ep *bulk.Endpoint, rights bulk.Rights, parts ...bulk.Segment) bulk.Handle {
-	r := got(ep.Expose(rights, parts...))(t)
+	r := try.Get(ep.Expose(rights, parts...))(t)
 	t.Cleanup(func() { _ = r.Revoke(c.ctx) })
 	return r.Handle()
 }
@@ -121,7 +122,7 @@ func scattered() (all []bulk.Segment) {
 func (c *memoryCase) pull(t testing.TB, parts []bulk.Segment, at ...int) {
 	h := c.expose(t, c.one.ep, bulk.ReadOnly, parts...)
 	dst := make([]byte, large)
-	got(c.two.ep.Pull(c.ctx, h, 0, divided(dst, at)...))(t)
+	try.Get(c.two.ep.Pull(c.ctx, h, 0, divided(dst, at)...))(t)
 	checkReceived(t, dst, large)
 }
 
@@ -135,20 +136,20 @@ func divided(p []byte, at []int) (parts [][]byte) {
 
 func (c *memoryCase) push(t testing.TB, at ...int) {
 	dst := make([]byte, large)
-	r := got(c.two.ep.Expose(bulk.WriteOnly, bulk.Bytes(dst)))(t)
+	r := try.Get(c.two.ep.Expose(bulk.WriteOnly, bulk.Bytes(dst)))(t)
 	_, err := c.one.ep.Push(c.ctx, r.Handle(), 0, divided(payload[:large], at)...)
-	must(t, errors.Join(err, r.Revoke(c.ctx))) // before dst is read, which another goroutine has written
+	try.OK(t, errors.Join(err, r.Revoke(c.ctx))) // before dst is read, which another goroutine has written
 	checkReceived(t, dst, large)
 }
 
 func (c *memoryCase) view(t testing.TB, n int) {
-	checkMessage(t, got(c.two.ep.View(c.ctx, c.expose(t, c.one.ep, bulk.ReadOnly, plain()...), 0, n))(t), n)
+	checkMessage(t, try.Get(c.two.ep.View(c.ctx, c.expose(t, c.one.ep, bulk.ReadOnly, plain()...), 0, n))(t), n)
 }
 
 func (c *memoryCase) pipeline(t testing.TB, parts []bulk.Segment, opts ...bulk.Option) {
 	var all []byte
 	for p, err := range bulk.Pipeline(c.ctx, c.two.ep, c.expose(t, c.one.ep, bulk.ReadOnly, parts...), opts...) {
-		must(t, err)
+		try.OK(t, err)
 		all = append(all, p.Bytes()...)
 	}
 	checkReceived(t, all, large)
@@ -156,24 +157,22 @@ func (c *memoryCase) pipeline(t testing.TB, parts []bulk.Segment, opts ...bulk.O
 
 // argument calls a function with n bytes, and result a function that returns n bytes.
 func (c *memoryCase) argument(t testing.TB, n int) {
-	if came := got(rpc.Call[[]byte, int](c.ctx, c.one.client, c.two.server.ID(), "len", payload[:n]))(t); came != n {
-		t.Errorf("%d bytes came", came)
-	}
+	try.Equal(t, try.Get(rpc.Call[[]byte, int](c.ctx, c.one.client, c.two.server.ID(), "len", payload[:n]))(t), n, "bytes came")
 }
 
 func (c *memoryCase) result(t testing.TB, n int) {
-	checkReceived(t, got(rpc.Call[int, []byte](c.ctx, c.two.client, c.one.server.ID(), "get", n))(t), n)
+	checkReceived(t, try.Get(rpc.Call[int, []byte](c.ctx, c.two.client, c.one.server.ID(), "get", n))(t), n)
 }
 
 // stream reads a stream of results of n bytes.
 func (c *memoryCase) stream(t testing.TB, n int) {
 	for _, err := range rpc.Stream[int, []byte](c.ctx, c.two.client, c.one.server.ID(), "stream", n) {
-		must(t, err)
+		try.OK(t, err)
 	}
 }
 
 func (c *memoryCase) conn(t testing.TB) {
-	ln := got(netrocl.Listen(c.ctx, c.two.Context, lib.Attrs{"net": "memory"}))(t)
+	ln := try.Get(netrocl.Listen(c.ctx, c.two.Context, lib.Attrs{"net": "memory"}))(t)
 	defer ln.Close()
 	came := make(chan []byte, 1)
 	go func() {
@@ -184,10 +183,10 @@ func (c *memoryCase) conn(t testing.TB) {
 		}
 		came <- p
 	}()
-	conn := got(netrocl.Dial(c.ctx, c.one.Context, lib.Match{"net": "memory"}))(t)
+	conn := try.Get(netrocl.Dial(c.ctx, c.one.Context, lib.Match{"net": "memory"}))(t)
 	defer conn.Close()
-	got(conn.Write(payload[:large]))(t)
-	must(t, conn.(*netrocl.Conn).CloseWrite())
+	try.Get(conn.Write(payload[:large]))(t)
+	try.OK(t, conn.(*netrocl.Conn).CloseWrite())
 	checkReceived(t, <-came, large)
 }
 
@@ -202,14 +201,14 @@ var memoryOperations = []struct {
 	{"Send of 1 MiB", false, func(t testing.TB, c *memoryCase) { c.send(t, 1<<20) }},
 	{"Send of a quarter", false, func(t testing.TB, c *memoryCase) { c.send(t, medium) }},
 	{"SendBytes", false, func(t testing.TB, c *memoryCase) {
-		must(t, c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:medium]))
-		checkMessage(t, got(c.b.Recv(c.ctx))(t), medium)
+		try.OK(t, c.a.SendBytes(c.ctx, c.b.ID(), 1, payload[:medium]))
+		checkMessage(t, try.Get(c.b.Recv(c.ctx))(t), medium)
 	}},
 	{"SendValue", false, func(t testing.TB, c *memoryCase) {
-		must(t, lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:medium]))
-		m := got(c.b.Recv(c.ctx))(t)
+		try.OK(t, lib.SendValue(c.ctx, c.a, c.b.ID(), 1, payload[:medium]))
+		m := try.Get(c.b.Recv(c.ctx))(t)
 		defer m.Release()
-		checkReceived(t, got(lib.Value[[]byte](m))(t), medium)
+		checkReceived(t, try.Get(lib.Value[[]byte](m))(t), medium)
 	}},
 	{"Call", false, func(t testing.TB, c *memoryCase) {
 		c.call(t, large, func() (*lib.Message, error) { return c.b.CallBytes(c.ctx, c.a.ID(), 1, nil) })
@@ -240,8 +239,8 @@ var memoryOperations = []struct {
 	{"rpc stream of small results", true, func(t testing.TB, c *memoryCase) { c.stream(t, 10_000) }},
 	{"netrocl", true, func(t testing.TB, c *memoryCase) { c.conn(t) }},
 	{"tpvm", false, func(t testing.TB, c *memoryCase) {
-		must(t, c.one.task.SendBytes(c.ctx, c.two.task.ID(), 1, payload[:medium]))
-		got(c.two.task.Recv(c.ctx, c.one.task.ID(), 1))(t).Release()
+		try.OK(t, c.one.task.SendBytes(c.ctx, c.two.task.ID(), 1, payload[:medium]))
+		try.Get(c.two.task.Recv(c.ctx, c.one.task.ID(), 1))(t).Release()
 	}},
 }
 
@@ -276,9 +275,9 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 	}
 	c := &memoryCase{ctx: ctx, one: open("one", first), two: open("two", second)}
 	c.a, c.b = register(t, c.one.Context, nil), register(t, c.two.Context, nil)
-	must(t, rpc.Register(c.two.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
-	must(t, rpc.Register(c.one.server, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
-	must(t, rpc.RegisterStream(c.one.server, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
+	try.OK(t, rpc.Register(c.two.server, "len", func(_ context.Context, p []byte) (int, error) { return len(p), nil }))
+	try.OK(t, rpc.Register(c.one.server, "get", func(_ context.Context, n int) ([]byte, error) { return payload[:n], nil }))
+	try.OK(t, rpc.RegisterStream(c.one.server, "stream", func(_ context.Context, n int) iter.Seq2[[]byte, error] {
 		return func(yield func([]byte, error) bool) {
 			for at := 0; at+n <= large && yield(payload[:n], nil); at += n {
 			}
@@ -293,7 +292,7 @@ func largeBetween(t *testing.T, tr func() lib.Option, first, second int64) {
 			}
 		})
 	}
-	must(t, errors.Join(c.one.end(ctx), c.two.end(ctx)))
+	try.OK(t, errors.Join(c.one.end(ctx), c.two.end(ctx)))
 }
 
 // Contexts whose memory is full of messages to each other get these messages: two of them, and
@@ -307,7 +306,7 @@ func TestFullOfMessagesToEachOther(t *testing.T) {
 		"tcp":    rocltest.TCP,
 		"shm":    func() lib.Option { return lib.WithTransports(shm.New()) },
 		"tls": func() lib.Option {
-			return lib.WithTransports(tls.New(got(tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32)))(t)))
+			return lib.WithTransports(tls.New(try.Get(tls.FromSecrets("memory", bytes.Repeat([]byte("k"), 32)))(t)))
 		},
 	} {
 		for _, shape := range []struct{ contexts, senders, size int }{
@@ -368,9 +367,7 @@ func fullOfMessages(t *testing.T, tr func() lib.Option, contexts, senders, size 
 						err = all[i].ReplyBytes(ctx, m, nil)
 					}
 					m.Release()
-					if err != nil {
-						t.Error(err)
-					}
+					try.Check(t, err)
 				}
 			})
 		}

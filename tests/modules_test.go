@@ -14,12 +14,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
 // moduleFolders returns the folders of the modules of the repository, relative to its root.
 func moduleFolders(t *testing.T) (dirs []string) {
-	for _, p := range got(tree.Files("..", func(p string) bool { return path.Base(p) == "go.mod" }))(t) {
+	for _, p := range try.Get(tree.Files("..", func(p string) bool { return path.Base(p) == "go.mod" }))(t) {
 		dirs = append(dirs, path.Dir(p))
 	}
 	return dirs
@@ -39,7 +40,7 @@ func release(t *testing.T) string {
 // nothing, because "go install" refuses a module that does.
 func TestModulesAgree(t *testing.T) {
 	version := release(t)
-	work := got(os.ReadFile("../go.work"))(t)
+	work := try.Get(os.ReadFile("../go.work"))(t)
 	if !strings.Contains(string(work), "replace "+module+" "+version+" => .\n") {
 		t.Errorf("go.work does not have the library in the place of %s", version)
 	}
@@ -47,7 +48,7 @@ func TestModulesAgree(t *testing.T) {
 		if use := filepath.ToSlash(filepath.Join("./", dir)); !strings.Contains(string(work), "\n\t./"+use+"\n") && use != "." {
 			t.Errorf("go.work does not use %s", dir)
 		}
-		text := got(os.ReadFile(filepath.Join("..", dir, "go.mod")))(t)
+		text := try.Get(os.ReadFile(filepath.Join("..", dir, "go.mod")))(t)
 		if strings.Contains(string(text), "\nreplace ") {
 			t.Errorf("%s/go.mod has a replace directive", dir)
 		}
@@ -65,23 +66,23 @@ func serveModule(t *testing.T, proxy, dir, version string) {
 		name += "/" + dir
 	}
 	into := filepath.Join(proxy, name, "@v")
-	must(t, os.MkdirAll(into, 0o700))
-	mod := got(os.ReadFile(filepath.Join(src, "go.mod")))(t)
+	try.OK(t, os.MkdirAll(into, 0o700))
+	mod := try.Get(os.ReadFile(filepath.Join(src, "go.mod")))(t)
 	for file, text := range map[string]string{"list": version, version + ".mod": string(mod), version + ".info": fmt.Sprintf(`{"Version": %q}`, version)} {
-		must(t, os.WriteFile(filepath.Join(into, file), []byte(text), 0o600))
+		try.OK(t, os.WriteFile(filepath.Join(into, file), []byte(text), 0o600))
 	}
-	f := got(os.Create(filepath.Join(into, version+".zip")))(t)
+	f := try.Get(os.Create(filepath.Join(into, version+".zip")))(t)
 	defer f.Close()
 	w := zip.NewWriter(f)
 	others := slices.DeleteFunc(moduleFolders(t), func(other string) bool { return len(other) <= len(dir) })
 	isOwn := func(p string) bool {
 		return !slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(path.Join(dir, p), other+"/") })
 	}
-	for _, p := range got(tree.Files(src, isOwn))(t) {
-		to := got(w.Create(name + "@" + version + "/" + p))(t)
-		got(to.Write(got(os.ReadFile(filepath.Join(src, p)))(t)))(t)
+	for _, p := range try.Get(tree.Files(src, isOwn))(t) {
+		to := try.Get(w.Create(name + "@" + version + "/" + p))(t)
+		try.Get(to.Write(try.Get(os.ReadFile(filepath.Join(src, p)))(t)))(t)
 	}
-	must(t, w.Close())
+	try.OK(t, w.Close())
 }
 
 // A modules is a folder with a module of a user. Its commands see the modules of the repository as
@@ -98,9 +99,7 @@ func releasedModules(t *testing.T) *modules {
 	}
 	out, err := exec.Command("go", "env", "GOMODCACHE", "GOPROXY").Output()
 	cache, upstream, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	proxy := t.TempDir()
 	version := release(t)
 	for _, dir := range moduleFolders(t) {
@@ -139,12 +138,12 @@ func (m *modules) write(t *testing.T, packages []string, requires ...string) (mo
 		requirements += "require " + r + "\n"
 	}
 	for name, text := range map[string]string{"go.mod": requirements, "main.go": program + "\nfunc main() {}\n"} {
-		must(t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600))
+		try.OK(t, os.WriteFile(filepath.Join(m.dir, name), []byte(text), 0o600))
 	}
 	m.run(t, "mod", "tidy")
 	var text [2]string
 	for i, name := range []string{"go.mod", "go.sum"} {
-		b := got(os.ReadFile(filepath.Join(m.dir, name)))(t)
+		b := try.Get(os.ReadFile(filepath.Join(m.dir, name)))(t)
 		text[i] = string(b)
 	}
 	return text[0], text[1]

@@ -11,6 +11,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 var kills = flag.Int("monitor.kills", 3, "processes that TestCrashMonitored kills over each transport")
@@ -27,11 +28,11 @@ func TestCrashMonitored(t *testing.T) {
 			ctx := eventually.Context(t)
 			name := fmt.Sprint("chatter", round)
 			p := peer(t, "chatter", sock, name)
-			from := got(c.Find(ctx, lib.Match{"peer": name}))(t)
-			got(r.Monitor(ctx, from.ID, ended))(t)
+			from := try.Get(c.Find(ctx, lib.Match{"peer": name}))(t)
+			try.Get(r.Monitor(ctx, from.ID, ended))(t)
 			next := uint64(0)
 			for isGone := false; !isGone; next++ {
-				m := got(r.Recv(ctx, lib.From(from.ID)))(t)
+				m := try.Get(r.Recv(ctx, lib.From(from.ID)))(t)
 				switch isGone = m.IsGone(); {
 				case isGone && (m.Tag() != ended || m.From() != from.ID):
 					t.Errorf("the end of %v with tag %d", m.From(), m.Tag())
@@ -70,10 +71,10 @@ func crashMonitoredIdle(t *testing.T, opts ...lib.Option) {
 	for round := range *kills {
 		ctx := eventually.Context(t)
 		p := peer(t, "hello", sock, fmt.Sprint("hello", round))
-		m := got(r.Recv(ctx))(t)
+		m := try.Get(r.Recv(ctx))(t)
 		from := m.From()
 		m.Release()
-		got(r.Monitor(ctx, from, 1))(t)
+		try.Get(r.Monitor(ctx, from, 1))(t)
 		calls := func() uint64 { s := c.Stats(); return s.Reads + s.Writes }
 		last, same := calls(), 0
 		eventually.True(t, "nothing travels", func() bool {
@@ -84,7 +85,7 @@ func crashMonitoredIdle(t *testing.T, opts ...lib.Option) {
 			return same == 50
 		})
 		isEnd := func(tag uint64) {
-			m := got(r.Recv(ctx))(t)
+			m := try.Get(r.Recv(ctx))(t)
 			defer m.Release()
 			if !m.IsGone() || m.From() != from || m.Tag() != tag {
 				t.Errorf("a message from %v with tag %d, gone: %v", m.From(), m.Tag(), m.IsGone())
@@ -92,7 +93,7 @@ func crashMonitoredIdle(t *testing.T, opts ...lib.Option) {
 		}
 		p.Kill()
 		isEnd(1)
-		got(r.Monitor(ctx, from, 2))(t) // of what has ended
+		try.Get(r.Monitor(ctx, from, 2))(t) // of what has ended
 		isEnd(2)
 	}
 	eventually.True(t, "the links to the dead are gone", func() bool { return c.Stats().Links == 0 })

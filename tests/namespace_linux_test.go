@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A sandbox changes the thread that starts a process, before it does so. It is an option of
@@ -180,7 +181,7 @@ func TestApart(t *testing.T) {
 		return cmd
 	}
 	dir := filepath.Join(filepath.Dir(socket(t)), strings.Repeat("x", 85)) // no other socket in it has a path of 107 bytes
-	must(t, os.Mkdir(dir, 0o700))
+	try.OK(t, os.Mkdir(dir, 0o700))
 	sock := filepath.Join(dir, "d")
 	startCommand(t, `"serving"`, in(dirserver, "--socket", sock))
 	server := startCommand(t, "serving", in(rocl, "serve", "--socket", sock, "name=there", "--", "sh", "-c", "tr a-z A-Z; echo"))
@@ -199,12 +200,12 @@ func TestApart(t *testing.T) {
 	// The sockets of contexts that have closed are gone. That of a killed one is removed by another
 	// context, later.
 	server.Kill()
-	left := func() []string { return got(filepath.Glob(filepath.Join(dir, ".rocl-shm-*")))(t) }
+	left := func() []string { return try.Get(filepath.Glob(filepath.Join(dir, ".rocl-shm-*")))(t) }
 	if all := left(); len(all) != 1 {
 		t.Fatalf("sockets of contexts: %q", all)
 	}
 	old := time.Now().Add(-time.Hour)
-	must(t, os.Chtimes(left()[0], old, old))
+	try.OK(t, os.Chtimes(left()[0], old, old))
 	if _, code := run(t, "", rocl, "send", "--socket", sock, "name=nobody"); code != 1 { // it opens ports
 		t.Errorf("send to nobody: exit code %d", code)
 	}
@@ -219,7 +220,7 @@ func TestApartOfRoot(t *testing.T) {
 	const nobody = 65534
 	sock := socket(t)
 	dir := filepath.Dir(sock)
-	must(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
+	try.OK(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
 	in := func(uid uint32, args ...string) *exec.Cmd {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH")}

@@ -17,12 +17,13 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // freePort returns an address of the loopback interface whose port is not in use at the moment.
 func freePort(t *testing.T) string {
 	t.Helper()
-	return got(freeaddr.Loopback())(t)
+	return try.Get(freeaddr.Loopback())(t)
 }
 
 // Three daemons, each with its own node and labels. Each finds all nodes, chooses among them, and
@@ -52,7 +53,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	nodes := func(i int, m lib.Match) (at []string) {
 		for f, err := range cs[i].FindAll(ctx, m, lib.Covered(new(lib.Coverage))) {
-			must(t, err)
+			try.OK(t, err)
 			at = append(at, f.Attrs.GetString("at")+" "+f.Attrs.GetString(lib.AttrAddr))
 		}
 		slices.Sort(at)
@@ -91,7 +92,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	trace := func(what string) (tr directory.Trace, code int) {
 		out, code := run(t, "", rocl, "search-trace", "--json", "--socket", sockets[0], "--search", "unicast", what)
-		must(t, json.Unmarshal([]byte(out), &tr))
+		try.OK(t, json.Unmarshal([]byte(out), &tr))
 		return tr, code
 	}
 	eventually.True(t, "a trace shows the answer of each node, none of which is late", func() bool {
@@ -129,9 +130,7 @@ func TestNodesOfCluster(t *testing.T) {
 	}
 	daemons[1].signal(t, syscall.SIGCONT)
 	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
-	if f, err := cs[0].Find(ctx, lib.Match{"of": "1"}); err != nil || f.ID != rs[1].ID() {
-		t.Errorf("find on the node that is back: %+v, %v", f, err)
-	}
+	try.Equal(t, try.Get(cs[0].Find(ctx, lib.Match{"of": "1"}))(t).ID, rs[1].ID(), "find on the node that is back")
 
 	daemons[2].Kill()
 	eventually.True(t, "the resources of the dead node are gone", func() bool {

@@ -21,6 +21,7 @@ import (
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/resource"
@@ -200,7 +201,7 @@ func TestZeroOptionsAreAll(t *testing.T) {
 func exportedOptions(t *testing.T) iter.Seq[string] {
 	skipped := []string{"internal", "tests", "examples", "cmd", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
 	return func(yield func(string) bool) {
-		for _, f := range got(tree.Go("..", 0, tree.IsCode))(t) {
+		for _, f := range try.Get(tree.Go("..", 0, tree.IsCode))(t) {
 			pkg := f.Folder()
 			if slices.ContainsFunc(strings.Split(pkg, "/"), func(dir string) bool { return slices.Contains(skipped, dir) }) {
 				continue
@@ -263,9 +264,9 @@ func useContext(o lib.Option) zeroUse {
 		ra, rb := register(t, a, lib.Attrs{"n": "1"}), register(t, b, nil)
 		pass(t, ra, rb, 1, []byte("there"))
 		pass(t, rb, ra, 1, []byte("and back"))
-		must(t, rb.Close())
+		try.OK(t, rb.Close())
 		_ = ra.SendBytes(ctx, rb.ID(), 1, nil) // undelivered, or refused
-		got(b.Find(ctx, lib.Match{"n": "1"}))(t)
+		try.Get(b.Find(ctx, lib.Match{"n": "1"}))(t)
 		return a.Close()
 	}
 }
@@ -291,9 +292,7 @@ func useFind(o lib.FindOption) zeroUse {
 		ctx := eventually.Context(t)
 		_, first := b.Find(ctx, lib.Match{"n": "1"}, o)
 		for _, err := range b.FindAll(ctx, lib.Match{"n": "1"}, o) {
-			if (err == nil) != (first == nil) {
-				t.Errorf("FindAll: %v, Find: %v", err, first)
-			}
+			try.Equal(t, err == nil, first == nil, "FindAll: %v, Find: %v", err, first)
 		}
 		if _, err := b.Await(ctx, lib.Match{"n": "1"}, 1, o); err != nil && first == nil {
 			t.Errorf("Await: %v", err)
@@ -342,12 +341,8 @@ func useHandle(o lib.HandleOption) zeroUse {
 			<-answered
 			return err
 		case err := <-answered:
-			if err != nil {
-				t.Error(err)
-			}
-			if err := server.Close(); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, err)
+			try.Check(t, server.Close())
 			return <-ended
 		}
 	}
@@ -481,7 +476,7 @@ func withTask(t *testing.T, o tpvm.Option, f func(ctx context.Context, task *tpv
 	if err != nil {
 		return err
 	}
-	defer func() { must(t, task.Exit(ctx)) }()
+	defer func() { try.OK(t, task.Exit(ctx)) }()
 	return f(ctx, task)
 }
 
@@ -504,9 +499,7 @@ func startTrue(ctx context.Context, t *testing.T, task *tpvm.Task, opts ...tpvm.
 	if err != nil {
 		return err
 	}
-	if st, err := ps[0].Wait(ctx); err != nil || st.Code != 0 {
-		t.Errorf("ended with %v: %v", st, err)
-	}
+	try.Equal(t, try.Get(ps[0].Wait(ctx))(t).Code, 0, "ended with")
 	return nil
 }
 
@@ -543,7 +536,7 @@ func useHandler(o tpvm.HandlerOption) zeroUse {
 				return err
 			}
 			defer remove()
-			must(t, task.SendBytes(ctx, task.ID(), 1, nil))
+			try.OK(t, task.SendBytes(ctx, task.ID(), 1, nil))
 			<-done
 			return nil
 		})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // From outside of a node's network namespace, where the address of the node in its cluster cannot
@@ -17,7 +18,7 @@ import (
 func TestOutsideNamespace(t *testing.T) {
 	in := network(t, "ip link set lo up; ip addr add 10.233.0.1/32 dev lo")
 	sock, key := socket(t), filepath.Join(t.TempDir(), "key")
-	must(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
+	try.OK(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	launchIn(t, in, exec.Command(dirserver, "--socket", sock, "--bind", "10.233.0.1:7946", "--key-file", key)).until(t, "serving")
 	launchIn(t, in, exec.Command(rocl, "serve", "--socket", sock, "name=there", "--", "tr", "a-z", "A-Z")).until(t, "serving")
 	if out, code := runIn(t, in, "inside", rocl, "call", "--socket", sock, "name=there"); code != 0 || !strings.Contains(out, "INSIDE") {

@@ -15,6 +15,7 @@ import (
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -45,14 +46,14 @@ func init() {
 	opts := overShm()
 	switch refused := os.Getenv("ROCL_TEST_REFUSED"); {
 	case refused != "":
-		must(t, refuse(refused))
+		try.OK(t, refuse(refused))
 		opts = []lib.Option{lib.WithLogger(slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelWarn})))}
 	case os.Getenv("ROCL_TEST_MORTAL") != "":
 		opts = []lib.Option{lib.WithTransports(mortally(t))}
 	case opts == nil:
 		opts = []lib.Option{lib.WithTransports(tcp.New())}
 	}
-	c := got(lib.Open(bg, append(opts, lib.WithSocket(os.Args[3]))...))(t)
+	c := try.Get(lib.Open(bg, append(opts, lib.WithSocket(os.Args[3]))...))(t)
 	peers[os.Args[2]](t, c, lib.Attrs{"peer": os.Args[4]})
 	t.Fatal("its part is over")
 }
@@ -93,7 +94,7 @@ func overBoth(t *testing.T, f func(t *testing.T, opts ...lib.Option)) {
 
 // enter registers the resource of a peer, and tells the test so.
 func enter(t testing.TB, c *lib.Context, who lib.Attrs, opts ...lib.RegisterOption) *lib.Resource {
-	r := got(c.Register(bg, who, opts...))(t)
+	r := try.Get(c.Register(bg, who, opts...))(t)
 	fmt.Println("registered")
 	return r
 }
@@ -101,14 +102,14 @@ func enter(t testing.TB, c *lib.Context, who lib.Attrs, opts ...lib.RegisterOpti
 // flood sends large messages to {sink=yes} without end, and prints of each when the library has
 // released it.
 func flood(t testing.TB, c *lib.Context, who lib.Attrs) {
-	r, sink := enter(t, c, who), got(c.Find(bg, lib.Match{"sink": "yes"}))(t)
+	r, sink := enter(t, c, who), try.Get(c.Find(bg, lib.Match{"sink": "yes"}))(t)
 	var under []*lib.Buffer // way, in order
 	delivered := 0
 	for i := uint64(0); ; i++ {
-		b := got(c.Buffer(bigLen))(t)
+		b := try.Get(c.Buffer(bigLen))(t)
 		bigMessage(b.Bytes(), i)
 		under = append(under, b.Retain())
-		must(t, r.Send(bg, sink.ID, i, b))
+		try.OK(t, r.Send(bg, sink.ID, i, b))
 		for len(under) > 0 && under[0].Done() {
 			fmt.Println("delivered", delivered)
 			delivered++
@@ -127,7 +128,7 @@ func silent(t testing.TB, c *lib.Context, who lib.Attrs) {
 // echo sends each message back to its sender.
 func echo(t testing.TB, c *lib.Context, who lib.Attrs) {
 	for r := enter(t, c, who); ; {
-		m := got(r.Recv(bg))(t)
+		m := try.Get(r.Recv(bg))(t)
 		from, tag, b := m.From(), m.Tag(), m.Buffer()
 		m.Release()
 		if err := r.Send(bg, from, tag, b); err != nil {
@@ -141,26 +142,26 @@ func echo(t testing.TB, c *lib.Context, who lib.Attrs) {
 
 // parent is echo with a child process that outlives it for a while.
 func parent(t testing.TB, c *lib.Context, who lib.Attrs) {
-	must(t, exec.Command("sleep", "5").Start())
+	try.OK(t, exec.Command("sleep", "5").Start())
 	echo(t, c, who)
 }
 
 // hello sends one message to {sink=yes}, and stays.
 func hello(t testing.TB, c *lib.Context, who lib.Attrs) {
-	r, sink := enter(t, c, who), got(c.Find(bg, lib.Match{"sink": "yes"}))(t)
-	must(t, r.SendBytes(bg, sink.ID, 0, []byte("hello")))
+	r, sink := enter(t, c, who), try.Get(c.Find(bg, lib.Match{"sink": "yes"}))(t)
+	try.OK(t, r.SendBytes(bg, sink.ID, 0, []byte("hello")))
 	select {}
 }
 
 // chatter sends messages of all sizes to {sink=yes} without end. The tag of each message is its
 // number, and its payload begins with that.
 func chatter(t testing.TB, c *lib.Context, who lib.Attrs) {
-	r, sink := enter(t, c, who), got(c.Find(bg, lib.Match{"sink": "yes"}))(t)
+	r, sink := enter(t, c, who), try.Get(c.Find(bg, lib.Match{"sink": "yes"}))(t)
 	sizes := []int{8, 100, 3000, 8, 70_000, 8, 8, 600_000}
 	for i := uint64(0); ; i++ {
 		p := make([]byte, sizes[int(i)%len(sizes)])
 		binary.LittleEndian.PutUint64(p, i)
-		must(t, r.SendBytes(bg, sink.ID, i, p))
+		try.OK(t, r.SendBytes(bg, sink.ID, i, p))
 	}
 }
 
@@ -170,7 +171,7 @@ const mints = 2000
 func mint(t testing.TB, c *lib.Context, who lib.Attrs) {
 	fmt.Println("registered")
 	for range mints {
-		fmt.Println("minted", got(c.Register(bg, who))(t).ID())
+		fmt.Println("minted", try.Get(c.Register(bg, who))(t).ID())
 	}
 	select {}
 }
@@ -178,7 +179,7 @@ func mint(t testing.TB, c *lib.Context, who lib.Attrs) {
 // replier replies to each request with its payload.
 func replier(t testing.TB, c *lib.Context, who lib.Attrs) {
 	r := enter(t, c, who)
-	must(t, r.Handle(bg, func(m *lib.Message) {
+	try.OK(t, r.Handle(bg, func(m *lib.Message) {
 		if err := r.Reply(bg, m, m.Buffer()); err != nil {
 			fmt.Println("replying:", err)
 		}
@@ -187,7 +188,7 @@ func replier(t testing.TB, c *lib.Context, who lib.Attrs) {
 
 // asker calls {server=yes} with requests of all sizes at the same time, and stays.
 func asker(t testing.TB, c *lib.Context, who lib.Attrs) {
-	r, server := enter(t, c, who), got(c.Find(bg, lib.Match{"server": "yes"}))(t)
+	r, server := enter(t, c, who), try.Get(c.Find(bg, lib.Match{"server": "yes"}))(t)
 	var all sync.WaitGroup
 	for _, size := range requestSizes {
 		all.Go(func() {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // rocl and dirserver are the paths of the commands, which are built once.
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 // socket returns the path of a socket for a node of the test's own. The path is short: the kernel
 // allows 107 bytes.
 func socket(t *testing.T) string {
-	dir := got(os.MkdirTemp("", "rt-"))(t)
+	dir := try.Get(os.MkdirTemp("", "rt-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -74,9 +75,7 @@ func runCommand(t *testing.T, limit time.Duration, cmd *exec.Cmd) (out, errOut s
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	out, errOut, code, err := subprocess.Run(ctx, cmd)
-	if err != nil {
-		t.Fatalf("%v: %q, %q", err, out, errOut)
-	}
+	try.OK(t, err, "%q, %q", out, errOut)
 	return out, errOut, code
 }
 
@@ -106,7 +105,7 @@ func launch(t *testing.T, cmd *exec.Cmd) *child {
 // launchUnmerged is launch for a command whose error output has a place of its own.
 func launchUnmerged(t *testing.T, cmd *exec.Cmd, opts ...subprocess.Option) *child {
 	t.Helper()
-	p := got(subprocess.Start(cmd, opts...))(t)
+	p := try.Get(subprocess.Start(cmd, opts...))(t)
 	t.Cleanup(p.Kill)
 	return &child{p}
 }
@@ -149,9 +148,7 @@ func (c *child) stop(t *testing.T) {
 	t.Helper()
 	c.signal(t, syscall.SIGTERM)
 	eventually.Returns(t, "the end of the process", func() {
-		if err := c.Wait(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, c.Wait())
 	})
 }
 
@@ -235,13 +232,13 @@ func TestServingContextKilled(t *testing.T) {
 		if i == 100 {
 			first.Kill()
 		}
-		must(t, send.WriteLine("message", i))
+		try.OK(t, send.WriteLine("message", i))
 		if l := r.until(t, "message"); l != fmt.Sprint("message ", i) {
 			t.Fatalf("got %q as message %d", l, i)
 		}
 	}
 	send.CloseInput()
-	must(t, send.Wait())
+	try.OK(t, send.Wait())
 	after, code := findSoon(t, sock, "name=sink")
 	if code != 0 || after[0] != before[0] {
 		t.Errorf("found %v, before %v", after, before)
@@ -253,9 +250,7 @@ func TestRaceToServe(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
 	d.Kill() // leaves the socket file
-	if _, err := os.Stat(sock); err != nil {
-		t.Fatal("the killed server left no socket file to be replaced")
-	}
+	try.Get(os.Stat(sock))(t, "the killed server left no socket file to be replaced")
 	var cs []*child
 	for i := range 6 {
 		cs = append(cs, launch(t, exec.Command(rocl, "register", "--socket", sock, "racer="+fmt.Sprint(i), "race=yes")))
@@ -269,9 +264,7 @@ func TestRaceToServe(t *testing.T) {
 	for _, id := range ids {
 		seen[id] = true
 	}
-	if len(seen) != len(cs) {
-		t.Errorf("identifiers are not unique: %v", ids)
-	}
+	try.Equal(t, len(seen), len(cs), "identifiers are not unique: %v", ids)
 }
 
 // A process of another user is refused, whatever the mode of the socket file is.
@@ -284,7 +277,7 @@ func TestOtherUserRefused(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
 	for path, mode := range map[string]os.FileMode{filepath.Dir(sock): 0o711, sock: 0o777} {
-		must(t, os.Chmod(path, mode))
+		try.OK(t, os.Chmod(path, mode))
 	}
 	refused := make(chan error, 1)
 	go func() {
@@ -309,7 +302,7 @@ func TestOtherUserRefused(t *testing.T) {
 			return nil
 		}()
 	}()
-	must(t, <-refused)
+	try.OK(t, <-refused)
 	if l := d.until(t, "refused"); !strings.Contains(l, "user 65534") {
 		t.Errorf("logged %s", l)
 	}
@@ -339,10 +332,10 @@ func TestDemo(t *testing.T) {
 	}
 	for name, text := range files {
 		p := filepath.Join(dir, name)
-		must(t, os.MkdirAll(filepath.Dir(p), 0o755))
-		must(t, os.WriteFile(p, []byte(text), 0o644))
+		try.OK(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		try.OK(t, os.WriteFile(p, []byte(text), 0o644))
 	}
-	must(t, os.Symlink(filepath.Join(dir, "a.txt"), filepath.Join(dir, "link")))
+	try.OK(t, os.Symlink(filepath.Join(dir, "a.txt"), filepath.Join(dir, "link")))
 	want := 0
 	word := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9_])alpha($|[^A-Za-z0-9_])`)
 	for _, text := range files {

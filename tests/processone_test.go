@@ -12,6 +12,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -55,7 +56,7 @@ func TestDirserverAsProcessOne(t *testing.T) {
 	key, bind := clusterKey(t), [2]string{freePort(t), freePort(t)}
 	ctx := eventually.Context(t)
 	// A task on another node, since a task starts the programs of its own node itself.
-	task := got(tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.WithSocket(socket(t)),
+	task := try.Get(tpvm.Enrol(ctx, tpvm.WithVM("one"), tpvm.WithoutLaunch(), tpvm.WithRocl(lib.WithSocket(socket(t)),
 		lib.WithCluster("one"), lib.WithMember(cluster.Member{Bind: bind[0], KeyFile: key}))))(t)
 	processOne(t, dirserver, "--socket", socket(t), "--tpvm", "one", "--cluster", "one", "--bind", bind[1], "--join", bind[0], "--key-file", key)
 	node := ""
@@ -68,11 +69,9 @@ func TestDirserverAsProcessOne(t *testing.T) {
 		}
 		return err == nil && node != ""
 	})
-	defer func() { must(t, task.Exit(ctx)) }()
+	defer func() { try.OK(t, task.Exit(ctx)) }()
 	var out bytes.Buffer
-	must(t, task.Catchout(&out))
-	ps := got(task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid"))))(t)
-	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 0 {
-		t.Errorf("%v %v: %s", s, err, &out)
-	}
+	try.OK(t, task.Catchout(&out))
+	ps := try.Get(task.Start(ctx, "sh", 1, tpvm.OnHost(node), tpvm.Args("-c", orphan, filepath.Join(t.TempDir(), "pid"))))(t)
+	try.Equal(t, try.Get(ps[0].Wait(ctx))(t).ExitCode(), 0, "%s", &out)
 }

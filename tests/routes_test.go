@@ -22,6 +22,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,9 +39,7 @@ func shownRoutes(t *testing.T, sock string, args ...string) (all []shownRoute, c
 	out, code := run(t, "", rocl, append([]string{"routes", "--json", "--socket", sock}, args...)...)
 	for line := range strings.Lines(out) {
 		var r shownRoute
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatalf("%q: %v", line, err)
-		}
+		try.OK(t, json.Unmarshal([]byte(line), &r), "%q", line)
 		all = append(all, r)
 	}
 	return all, code
@@ -67,9 +66,7 @@ func TestRoutes(t *testing.T) {
 	me := register(t, c, lib.Attrs{"me": "yes"})
 	one, two, three := greet(t, me, "any", 5).Context, greet(t, me, "tcp", 5).Context, greet(t, me, "ruled", 5).Context
 	all, code := shownRoutes(t, sock)
-	if code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, code, 0, "exit code")
 	type end struct {
 		at, peer  lib.GID
 		lane      string
@@ -96,9 +93,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%+v is not shown", want)
 		}
 	}
-	if len(ends) != 8 {
-		t.Errorf("%d routes: %+v", len(ends), ends)
-	}
+	try.Equal(t, len(ends), 8, "routes: %+v", ends)
 	out, _ := run(t, "", rocl, "routes", "--socket", sock)
 	if !strings.Contains(out, "lane") && !strings.Contains(out, "LANE") || !strings.Contains(out, strconv.Itoa(peers["any"].Cmd.Process.Pid)) {
 		t.Errorf("for people:\n%s", out)
@@ -119,9 +114,9 @@ func TestRoutes(t *testing.T) {
 func greet(t *testing.T, me *lib.Resource, name string, size int) lib.Found {
 	t.Helper()
 	ctx := eventually.Context(t)
-	f := got(me.Context().Find(ctx, lib.Match{"peer": name}))(t)
+	f := try.Get(me.Context().Find(ctx, lib.Match{"peer": name}))(t)
 	p := bytes.Repeat([]byte("x"), size)
-	must(t, me.SendBytes(ctx, f.ID, 1, p))
+	try.OK(t, me.SendBytes(ctx, f.ID, 1, p))
 	m, err := me.Recv(ctx, lib.From(f.ID))
 	if err != nil || !bytes.Equal(m.Bytes(), p) {
 		t.Fatal(m, err)
@@ -225,7 +220,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	const nobody = 65534
 	mine, theirs := socket(t), socket(t)
 	dir := filepath.Dir(theirs)
-	must(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
+	try.OK(t, errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(rocl), 0o711)))
 	as := func(bin string, args ...string) *exec.Cmd {
 		cmd := exec.Command(bin, args...)
 		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "XDG_STATE_HOME=" + dir}
@@ -241,7 +236,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	ctx := eventually.Context(t)
 	f := awaitFound(t, c, lib.Match{"name": "theirs"})
 	for _, size := range []int{10, 100_000} {
-		must(t, me.SendBytes(ctx, f.ID, 1, make([]byte, size)))
+		try.OK(t, me.SendBytes(ctx, f.ID, 1, make([]byte, size)))
 	}
 	eventually.True(t, "all is acknowledged", func() bool { s := c.Stats(); return s.Sent["tcp"] == 2 && len(s.Sent) == 1 })
 	if r := c.Routes(); len(r) != 1 || r[0].Transport != "tcp" {

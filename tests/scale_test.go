@@ -11,6 +11,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -33,35 +34,31 @@ func TestScale(t *testing.T) {
 	}
 	rs := make([]*lib.Resource, contexts*each)
 	for i := range rs {
-		r := got(cs[i%contexts].Register(ctx, lib.Attrs{"kind": "scale", "i": strconv.Itoa(i)}))(t)
+		r := try.Get(cs[i%contexts].Register(ctx, lib.Attrs{"kind": "scale", "i": strconv.Itoa(i)}))(t)
 		rs[i] = r
 	}
 	t.Logf("%d resources of %d contexts after %v", len(rs), contexts, time.Since(began))
 	seen := 0
 	for _, err := range cs[0].FindAll(ctx, lib.Match{"kind": "scale"}, lib.Want("i")) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		seen++
 	}
-	if seen != len(rs) {
-		t.Errorf("%d resources are found, %d were registered", seen, len(rs))
-	}
+	try.Equal(t, seen, len(rs), "resources found")
 	// Each sender's i-th message goes to a resource of another context. 7919 is prime to both
 	// numbers of resources, so no two receivers are the same.
 	to := func(n int) int { return n * 7919 % len(rs) }
 	for n := range sample {
 		i := to(n)
 		from := rs[(i+1)%len(rs)]
-		f := got(from.Context().Find(ctx, lib.Match{"kind": "scale", "i": strconv.Itoa(i)}))(t)
+		f := try.Get(from.Context().Find(ctx, lib.Match{"kind": "scale", "i": strconv.Itoa(i)}))(t)
 		if f.ID != rs[i].ID() || f.Context != cs[i%contexts].ID() || f.Attrs.GetString("i") != strconv.Itoa(i) {
 			t.Fatalf("looking for resource %d, %v, %v was found", i, rs[i].ID(), f)
 		}
-		must(t, from.SendBytes(ctx, f.ID, uint64(i), []byte(fmt.Sprint("for ", i))))
+		try.OK(t, from.SendBytes(ctx, f.ID, uint64(i), []byte(fmt.Sprint("for ", i))))
 	}
 	for n := range sample {
 		i := to(n)
-		m := got(rs[i].Recv(ctx))(t)
+		m := try.Get(rs[i].Recv(ctx))(t)
 		if want := fmt.Sprint("for ", i); string(m.Bytes()) != want || m.Tag() != uint64(i) || m.From() != rs[(i+1)%len(rs)].ID() {
 			t.Errorf("resource %d got %q with tag %d from %v", i, m.Bytes(), m.Tag(), m.From())
 		}
@@ -73,9 +70,7 @@ func TestScale(t *testing.T) {
 		}
 	}
 	for _, c := range cs {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, c.Close())
 	}
 	t.Logf("took %v", time.Since(began))
 }

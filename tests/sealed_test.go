@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/hmac"
@@ -29,6 +28,8 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -41,9 +42,7 @@ func keyFile(t *testing.T, path string, keys ...string) {
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 }
 
 const oldKey, newKey = "the old key of the cluster", "the new key of the cluster"
@@ -175,9 +174,7 @@ func TestKeyRotation(t *testing.T) {
 		if s := r.Context().Stats(); s.Sent["tls"] == 0 || s.Sent["tcp"] > 0 {
 			t.Errorf("node %d sent over %v", i, s.Sent)
 		}
-		if err := r.SendBytes(ctx, r.ID(), 1, nil); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, r.SendBytes(ctx, r.ID(), 1, nil))
 	}
 	ears.Wait()
 	t.Logf("%d questions, %d contexts came and went", asked.Load(), fresh.Load())
@@ -199,38 +196,6 @@ func TestKeyRotation(t *testing.T) {
 	awaitFound(t, c, lib.Match{"who": "0"})
 }
 
-// lines are the lines that were logged.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-// count returns how many lines have all the words.
-func (l *lines) count(words ...string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-lines:
-	for line := range strings.Lines(l.b.String()) {
-		for _, w := range words {
-			if !strings.Contains(line, w) {
-				continue lines
-			}
-		}
-		n++
-	}
-	return n
-}
-
-func (l *lines) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 // hash returns a key derived from a cluster's key.
 func hash(key []byte, what string) []byte {
 	h := hmac.New(sha256.New, key)
@@ -245,10 +210,10 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	ctx := eventually.Context(t)
 	key, bind := filepath.Join(t.TempDir(), "key"), freePort(t)
 	keyFile(t, key, oldKey)
-	var log lines
-	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(log.logger()), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
+	var log logged.Log
+	c := open(t, socket(t), lib.WithCluster("test"), lib.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))), lib.WithMember(cluster.Member{Bind: bind, KeyFile: key}))
 	keyFile(t, key, newKey)
-	eventually.True(t, "the key has changed", func() bool { return log.count("keys have changed") == 1 })
+	eventually.True(t, "the key has changed", func() bool { return log.Count("keys have changed") == 1 })
 	var at string // of the context
 	for _, a := range c.Addrs() {
 		if s, ok := strings.CutPrefix(a, "tls://"); ok {
@@ -274,16 +239,16 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 		"context, another protocol": {at, link(newKey), dirProto, "does not speak"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			before := log.count("refused", s.why)
+			before := log.Count("refused", s.why)
 			var heard atomic.Int64
-			nc := &countingConn{got(net.Dial("tcp", s.at))(t), &heard}
+			nc := &countingConn{try.Get(net.Dial("tcp", s.at))(t), &heard}
 			defer nc.Close()
-			must(t, nc.SetDeadline(time.Now().Add(eventually.Timeout)))
+			try.OK(t, nc.SetDeadline(time.Now().Add(eventually.Timeout)))
 			var err error
 			if s.secret == nil {
 				_, err = nc.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
 			} else {
-				_, err = tls.Client(ctx, nc, got(tls.FromSecrets("test", s.secret))(t), s.proto, nil)
+				_, err = tls.Client(ctx, nc, try.Get(tls.FromSecrets("test", s.secret))(t), s.proto, nil)
 			}
 			for err == nil {
 				_, err = nc.Read(make([]byte, 100))
@@ -291,7 +256,7 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 			if n := heard.Load(); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("was answered %d bytes: %v", n, err)
 			}
-			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.count("refused", s.why) > before })
+			eventually.True(t, fmt.Sprintf("the log says %q", s.why), func() bool { return log.Count("refused", s.why) > before })
 		})
 	}
 }
@@ -303,9 +268,7 @@ func undelivered(t *testing.T, to *lib.Resource, reports chan error) {
 	for {
 		select {
 		case err := <-reports:
-			if !errors.Is(err, lib.ErrUnreachable) {
-				t.Errorf("undelivered: %v", err)
-			}
+			try.Fails(err)(t, lib.ErrUnreachable, "undelivered")
 			return
 		default:
 		}
@@ -331,9 +294,9 @@ func TestNoDowngrade(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	keyFile(t, key, oldKey)
 	first := freePort(t)
-	var log lines
+	var log logged.Log
 	sock := socket(t)
-	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(log.logger()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: first, KeyFile: key})), nil)
+	mine := register(t, open(t, sock, lib.WithTransports(tcp.New()), lib.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: first, KeyFile: key})), nil)
 	for _, a := range []string{"tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0", "tcp://example.org:0"} {
 		if c, err := lib.Open(ctx, lib.WithSocket(sock), lib.WithListen(a)); err == nil || !strings.Contains(err.Error(), "TCP does not seal") {
 			t.Errorf("%s: %v", a, err)
@@ -360,10 +323,10 @@ func TestNoDowngrade(t *testing.T) {
 		Undelivered: func(u dispatch.Undelivered) { reports <- u.Err },
 	})
 	defer d.Close(ctx)
-	must(t, d.Listen(tcp.New(), ""))
-	must(t, got(d.Flow(mine.ID().Context(), mine.ID().Serial()))(t).SendBytes(ctx, 1, 0, []byte("in the clear")))
+	try.OK(t, d.Listen(tcp.New(), ""))
+	try.OK(t, try.Get(d.Flow(mine.ID().Context(), mine.ID().Serial()))(t).SendBytes(ctx, 1, 0, []byte("in the clear")))
 	undelivered(t, mine, reports)
-	eventually.True(t, "the log says why", func() bool { return log.count("does not seal") > 0 })
+	eventually.True(t, "the log says why", func() bool { return log.Count("does not seal") > 0 })
 }
 
 // authority makes certificates.
@@ -376,7 +339,7 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
-	must(t, err)
+	try.OK(t, err)
 	a := &authority{t.TempDir(), &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, key}
 	a.write(t, "ca.pem", "CERTIFICATE", a.certify(t, a.cert, key))
@@ -386,12 +349,12 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) ca() string { return filepath.Join(a.dir, "ca.pem") }
 
 func (a *authority) certify(t *testing.T, c *x509.Certificate, of ed25519.PrivateKey) []byte {
-	return got(x509.CreateCertificate(rand.Reader, c, a.cert, of.Public(), a.key))(t)
+	return try.Get(x509.CreateCertificate(rand.Reader, c, a.cert, of.Public(), a.key))(t)
 }
 
 func (a *authority) write(t *testing.T, name, kind string, der []byte) (path string) {
 	path = filepath.Join(a.dir, name)
-	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	try.OK(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return path
 }
 
@@ -399,10 +362,10 @@ func (a *authority) write(t *testing.T, name, kind string, der []byte) (path str
 func (a *authority) issue(t *testing.T) (cert, key string) {
 	t.Helper()
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
-	must(t, err)
+	try.OK(t, err)
 	c := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	return a.write(t, "cert.pem", "CERTIFICATE", a.certify(t, c, mine)), a.write(t, "key.pem", "PRIVATE KEY", got(x509.MarshalPKCS8PrivateKey(mine))(t))
+	return a.write(t, "cert.pem", "CERTIFICATE", a.certify(t, c, mine)), a.write(t, "key.pem", "PRIVATE KEY", try.Get(x509.MarshalPKCS8PrivateKey(mine))(t))
 }
 
 // Nodes with the operator's certificates find and reach each other, whether a daemon serves or a
@@ -426,8 +389,8 @@ func TestOwnCertificates(t *testing.T) {
 	me := register(t, open(t, one, lib.WithTransports(tcp.New())), lib.Attrs{"who": "me"})
 	you := register(t, open(t, two, lib.WithTransports(tcp.New()), lib.WithCluster("test"), lib.WithMember(cluster.Member{Bind: freePort(t), Join: []string{first}, KeyFile: keys})), nil)
 	awaitFound(t, you.Context(), lib.Match{"who": "me"})
-	must(t, you.SendBytes(ctx, me.ID(), 0, []byte("hello")))
-	m := got(me.Recv(ctx))(t)
+	try.OK(t, you.SendBytes(ctx, me.ID(), 0, []byte("hello")))
+	m := try.Get(me.Recv(ctx))(t)
 	m.Release()
 	if s := you.Context().Stats(); s.Sent["tls"] != 1 {
 		t.Errorf("sent over %v", s.Sent)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,15 +27,13 @@ func TestSignalTwice(t *testing.T) {
 	for range 10 {
 		sock := socket(t)
 		d := start(t, `"serving"`, dirserver, "--socket", sock)
-		must(t, d.Cmd.Process.Signal(syscall.SIGTERM))
+		try.OK(t, d.Cmd.Process.Signal(syscall.SIGTERM))
 		d.until(t, `"stopping"`)
 		_ = d.Cmd.Process.Signal(syscall.SIGTERM) // unless the daemon has ended already
 		_ = d.Cmd.Process.Signal(syscall.SIGINT)
 		for range d.Lines {
 		}
-		if err := d.Wait(); err != nil {
-			t.Errorf("dirserver: %v", err)
-		}
+		try.Check(t, d.Wait(), "dirserver")
 		if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
 			t.Fatalf("the socket is left behind: %v", err)
 		}
@@ -46,9 +45,7 @@ func TestSignalTwice(t *testing.T) {
 	}
 	for range r.Lines {
 	}
-	if err := r.Wait(); err != nil {
-		t.Errorf("rocl recv: %v", err)
-	}
+	try.Check(t, r.Wait(), "rocl recv")
 }
 
 // A daemon goes on when the reader of its log has ended.
@@ -56,9 +53,7 @@ func TestLogReaderGone(t *testing.T) {
 	sock := socket(t)
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
 	log, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	cmd.Stderr = w
 	d := launchUnmerged(t, cmd)
 	w.Close()
@@ -72,21 +67,17 @@ func TestLogReaderGone(t *testing.T) {
 		}
 	}
 	d.stop(t)
-	if _, err := os.Stat(sock); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the socket is left behind: %v", err)
-	}
+	try.Fails(os.Stat(sock))(t, fs.ErrNotExist, "the socket is left behind")
 }
 
 // A daemon whose log is not read, as on a stopped terminal, serves and ends.
 func TestLogNotRead(t *testing.T) {
 	sock := socket(t)
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer r.Close()
-	size := got(unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096))(t)
-	got(w.Write(make([]byte, size)))(t)
+	size := try.Get(unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096))(t)
+	try.Get(w.Write(make([]byte, size)))(t)
 	cmd := exec.Command(dirserver, "--socket", sock, "--log-level", "debug")
 	cmd.Stderr = w
 	d := launchUnmerged(t, cmd)
@@ -95,12 +86,10 @@ func TestLogNotRead(t *testing.T) {
 		_, code := run(t, "", rocl, "find", "--socket", sock, "--timeout", "20s")
 		return code == 1
 	})
-	must(t, d.Cmd.Process.Signal(syscall.SIGTERM))
+	try.OK(t, d.Cmd.Process.Signal(syscall.SIGTERM))
 	select {
 	case <-d.Ended():
-		if err := d.Wait(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, d.Wait())
 	case <-time.After(eventually.Timeout):
 		t.Error("it does not end")
 	}

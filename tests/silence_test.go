@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,7 +34,7 @@ func TestSilentDirectory(t *testing.T) {
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)
 	d.signal(t, syscall.SIGSTOP)
 	silent := socket(t)
-	l := got(net.Listen("unix", silent))(t) // the kernel accepts connections; nothing reads from them
+	l := try.Get(net.Listen("unix", silent))(t) // the kernel accepts connections; nothing reads from them
 	t.Cleanup(func() { l.Close() })
 	for _, args := range []string{"find", "find --cluster a=b", "nodes", "routes", "search-trace a=b", "send a=b", "send --wait 100ms a=b", "register a=b", "recv a=b", "watch a=b", "demo ."} {
 		t.Run(args, func(t *testing.T) {
@@ -62,28 +63,24 @@ func TestStoppedWhileAsked(t *testing.T) {
 	sock := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", sock)
 	in, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer w.Close()
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "name=there")
 	cmd := exec.Command(rocl, "send", "--socket", sock, "--timeout", "60s", "-v", "name=there")
 	cmd.Stdin = in
 	s := startCommand(t, "sending to", cmd)
 	in.Close()
-	got(w.WriteString("hello\n"))(t)
+	try.Get(w.WriteString("hello\n"))(t)
 	r.until(t, "hello")
 	d.signal(t, syscall.SIGSTOP)
-	got(w.WriteString("again\n"))(t)
+	try.Get(w.WriteString("again\n"))(t)
 	w.Close()
 	r.until(t, "again")
 	ended := make(chan error, 1)
 	go func() { ended <- s.Wait() }()
 	select {
 	case err := <-ended: // all output has arrived
-		if err != nil {
-			t.Error(err)
-		}
+		try.Check(t, err)
 	case <-time.After(eventually.Timeout):
 		t.Error("send hangs")
 	}
@@ -100,9 +97,7 @@ func TestSendWaitsForDirectory(t *testing.T) {
 	}
 	r := start(t, "receiving", rocl, "recv", "--socket", sock, "--count", "1", "name=there")
 	r.until(t, "hello")
-	if err := s.Wait(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, s.Wait())
 	if _, errOut, code := patiently(t, nil, rocl, "send", "--socket", socket(t), "--wait", "100ms", "name=there"); code != 2 || !strings.Contains(errOut, "no directory") {
 		t.Errorf("without a directory: exit code %d, %q", code, errOut)
 	}
@@ -134,9 +129,9 @@ func newTerminal(t *testing.T) *os.File {
 		t.Skip("no pseudo terminals here: ", err)
 	}
 	t.Cleanup(func() { m.Close() })
-	must(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
-	n := got(unix.IoctlGetUint32(int(m.Fd()), unix.TIOCGPTN))(t)
-	s := got(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
+	try.OK(t, unix.IoctlSetPointerInt(int(m.Fd()), unix.TIOCSPTLCK, 0))
+	n := try.Get(unix.IoctlGetUint32(int(m.Fd()), unix.TIOCGPTN))(t)
+	s := try.Get(os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }

@@ -20,6 +20,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // askedAtATime is the number of finds, and of look-ups, between two marks of asks.
@@ -29,8 +30,8 @@ const askedAtATime = 1000
 // getsid and their end by getpgid, which nothing else calls. Between the marks the Go runtime has
 // all the memory that it needs, and does not collect garbage.
 func asks(t testing.TB, c *lib.Context, who lib.Attrs) {
-	got(c.Register(bg, who))(t)
-	ask := func() { got(c.Lookup(bg, got(c.Find(bg, lib.Match(who)))(t).ID))(t) }
+	try.Get(c.Register(bg, who))(t)
+	ask := func() { try.Get(c.Lookup(bg, try.Get(c.Find(bg, lib.Match(who)))(t).ID))(t) }
 	for c.Stats().Mapped < 10 {
 		ask()
 	}
@@ -69,16 +70,12 @@ func TestNoSystemCalls(t *testing.T) {
 	if err == nil {
 		err = unix.PtraceInterrupt(thread)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }).Stop() // which ends the wait for its calls
 	calls, rounds, counting := map[uint64]int{}, 0, false
 	for rounds < 10 {
 		nr, ok, err := nextCall(thread)
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		switch {
 		case !ok:
 		case nr == unix.SYS_GETSID:
@@ -113,8 +110,8 @@ func startUnwaited(t *testing.T, part, sock, name string) *exec.Cmd {
 	cmd := subprocess.Self("peer", part, sock, name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
-	out := got(cmd.StdoutPipe())(t)
-	must(t, cmd.Start())
+	out := try.Get(cmd.StdoutPipe())(t)
+	try.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

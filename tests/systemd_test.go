@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // units is the folder of the unit files.
@@ -23,10 +24,10 @@ const units = "../packaging/systemd"
 func TestUnitFiles(t *testing.T) {
 	tool := need(t, "systemd-analyze")
 	for _, manager := range []string{"user", "system"} {
-		text := got(os.ReadFile(filepath.Join(units, manager, "dirserver.service")))(t)
+		text := try.Get(os.ReadFile(filepath.Join(units, manager, "dirserver.service")))(t)
 		file := filepath.Join(t.TempDir(), "dirserver.service")
 		text = []byte(strings.Replace(string(text), "/usr/local/bin/dirserver", dirserver, 1))
-		must(t, os.WriteFile(file, text, 0o600))
+		try.OK(t, os.WriteFile(file, text, 0o600))
 		cmd := exec.Command(tool, "verify", "--man=no", "--"+manager, file)
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "SYSTEMD_LOG_LEVEL=warning")
 		out, errOut, code := runCommand(t, eventually.Timeout, cmd)
@@ -67,9 +68,9 @@ func newManager(t *testing.T) *manager {
 	}
 	dir := filepath.Dir(socket(t))
 	m := &manager{t: t, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_CONFIG_HOME="+dir+"/config", "DBUS_SESSION_BUS_ADDRESS="), dir: dir + "/config/systemd/user/dirserver.service.d"}
-	must(t, os.MkdirAll(m.dir, 0o700))
-	text := got(os.ReadFile(filepath.Join(units, "user/dirserver.service")))(t)
-	must(t, os.WriteFile(filepath.Join(filepath.Dir(m.dir), "dirserver.service"), text, 0o600))
+	try.OK(t, os.MkdirAll(m.dir, 0o700))
+	text := try.Get(os.ReadFile(filepath.Join(units, "user/dirserver.service")))(t)
+	try.OK(t, os.WriteFile(filepath.Join(filepath.Dir(m.dir), "dirserver.service"), text, 0o600))
 	// systemd starts a user manager only on a machine that it has booted, which has this folder.
 	booted := "mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && exec " + systemd + " --user --unit=basic.target"
 	cmd := exec.Command(unshare, "--mount", "sh", "-c", booted)
@@ -108,7 +109,7 @@ func (m *manager) systemctl(args ...string) (out string, code int) {
 func (m *manager) start(args ...string) {
 	m.t.Helper()
 	text := fmt.Sprintf("[Service]\nRestartSec=10ms\nExecStart=\nExecStart=%s %s\n", dirserver, strings.Join(args, " "))
-	must(m.t, os.WriteFile(filepath.Join(m.dir, "test.conf"), []byte(text), 0o600))
+	try.OK(m.t, os.WriteFile(filepath.Join(m.dir, "test.conf"), []byte(text), 0o600))
 	for _, c := range []string{"daemon-reload", "reset-failed", "start --no-block dirserver"} {
 		if out, code := m.systemctl(strings.Fields(c)...); code != 0 {
 			m.t.Fatalf("systemctl %s: exit code %d, %s", c, code, out)
@@ -167,7 +168,7 @@ func TestUnderSystemd(t *testing.T) {
 	m.until("it is started after a crash", func(state string, restarts int) bool { return state == "active" && restarts == 1 })
 	m.stop()
 
-	taken := got(net.Listen("tcp", "127.0.0.1:0"))(t)
+	taken := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	m.start("--socket", sock, "--http", taken.Addr().String())
 	m.until("it is started again and again", func(_ string, restarts int) bool { return restarts > 6 }) // systemd's limit is 5

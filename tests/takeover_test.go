@@ -11,6 +11,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The process that serves the directory of a node without a daemon is killed. Its end is noticed as
@@ -53,8 +54,8 @@ func serverKilled(t *testing.T) (took map[string]time.Duration) {
 	me, caller := register(t, near, nil), register(t, far, nil)
 	ctx, cancel := context.WithCancel(eventually.Context(t))
 	defer cancel()
-	target := got(near.Find(ctx, lib.Match{"i": "first"}))(t)
-	got(me.Monitor(ctx, target.ID, 1))(t)
+	target := try.Get(near.Find(ctx, lib.Match{"i": "first"}))(t)
+	try.Get(me.Monitor(ctx, target.ID, 1))(t)
 	type news struct {
 		what string
 		err  error
@@ -97,9 +98,7 @@ func serverKilled(t *testing.T) (took map[string]time.Duration) {
 	for range cap(all) {
 		n := <-all
 		took[n.what] = time.Since(killed)
-		if n.err != nil {
-			t.Fatalf("the %s ended with %v", n.what, n.err)
-		}
+		try.OK(t, n.err, "the %s ended with", n.what)
 	}
 	if _, err := far.Find(ctx, lib.Match{"i": "first"}); !errors.Is(err, lib.ErrNotFound) {
 		t.Fatal(err)
@@ -115,7 +114,7 @@ func TestNoProcessTakesOver(t *testing.T) {
 	c := open(t, sock, lib.JoinOnly(), lib.WithGiveUp(100*time.Millisecond))
 	me := register(t, c, nil)
 	ctx := eventually.Context(t)
-	target := got(c.Find(ctx, lib.Match{"i": "first"}))(t)
+	target := try.Get(c.Find(ctx, lib.Match{"i": "first"}))(t)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := me.CallBytes(ctx, target.ID, 1, nil)

@@ -15,6 +15,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -91,10 +92,10 @@ func TestReceiveSaysWhyNoConnection(t *testing.T) {
 		bg, w := eventually.Context(t), newWire(t)
 		far, near := newUpper(bg, t, "far", w.open(t, 0, lib.WithLinger(0))), newUpper(bg, t, "near", w.open(t, 1, lib.WithLinger(0)))
 		to, me := register(t, far.Context, nil), register(t, near.Context, nil)
-		server := got(netrocl.Listen(bg, far.Context, lib.Attrs{"name": "far"}))(t)
+		server := try.Get(netrocl.Listen(bg, far.Context, lib.Attrs{"name": "far"}))(t)
 		defer server.Close()
-		w.ends[0].Kill()                           // no process listens there
-		must(t, me.SendBytes(bg, to.ID(), 1, nil)) // dials
+		w.ends[0].Kill()                             // no process listens there
+		try.OK(t, me.SendBytes(bg, to.ID(), 1, nil)) // dials
 		for what, f := range map[string]func(context.Context) error{
 			"receive": func(ctx context.Context) error { _, err := me.Recv(ctx, lib.From(to.ID())); return err },
 			"receive at any": func(ctx context.Context) error {
@@ -156,15 +157,15 @@ func TestConnDeadlineSaysWhyNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, w := eventually.Context(t), newWire(t)
 		far, near := w.open(t, 0, lib.WithLinger(0)), w.open(t, 1, lib.WithLinger(0))
-		ln := got(netrocl.Listen(ctx, far, lib.Attrs{"name": "far"}))(t)
+		ln := try.Get(netrocl.Listen(ctx, far, lib.Attrs{"name": "far"}))(t)
 		defer ln.Close()
 		go ln.Accept()
-		conn := got(netrocl.Dial(ctx, near, lib.Attrs{"name": "far"}))(t)
+		conn := try.Get(netrocl.Dial(ctx, near, lib.Attrs{"name": "far"}))(t)
 		defer conn.Close()
 		w.cut()
 		awaitDialling(t, near)
 		for what, f := range map[string]func([]byte) (int, error){"read": conn.Read, "write": conn.Write} {
-			must(t, conn.SetDeadline(time.Now().Add(100*time.Millisecond)))
+			try.OK(t, conn.SetDeadline(time.Now().Add(100*time.Millisecond)))
 			_, err := f(make([]byte, 4<<20))
 			var late net.Error
 			if isUnexplained(err) || !errors.Is(err, os.ErrDeadlineExceeded) || !errors.As(err, &late) || !late.Timeout() {

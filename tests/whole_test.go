@@ -20,6 +20,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -31,8 +32,8 @@ import (
 func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) {
 	t.Helper()
 	ctx := eventually.Context(t)
-	must(t, from.SendBytes(ctx, to.ID(), tag, p))
-	m := got(to.Recv(ctx))(t)
+	try.OK(t, from.SendBytes(ctx, to.ID(), tag, p))
+	m := try.Get(to.Recv(ctx))(t)
 	defer m.Release()
 	if m.From() != from.ID() || m.Tag() != tag || !bytes.Equal(m.Bytes(), p) {
 		t.Fatalf("sent %d bytes with tag %d from %v, got %d, %d, %v", len(p), tag, from.ID(), m.Len(), m.Tag(), m.From())
@@ -43,7 +44,7 @@ func pass(t testing.TB, from, to *lib.Resource, tag uint64, p []byte) {
 // directory.
 func openAt(t testing.TB, dial directory.Dialer, opts ...lib.Option) *lib.Context {
 	t.Helper()
-	c := got(lib.Open(eventually.Context(t), append([]lib.Option{icontext.WithDirectory(dial)}, opts...)...))(t)
+	c := try.Get(lib.Open(eventually.Context(t), append([]lib.Option{icontext.WithDirectory(dial)}, opts...)...))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -66,7 +67,7 @@ func TestNothingIsLeft(t *testing.T) {
 	if !isGone() {
 		t.Fatal("found before it is registered")
 	}
-	descriptors := func() int { return len(got(os.ReadDir("/proc/self/fd"))(t)) }
+	descriptors := func() int { return len(try.Get(os.ReadDir("/proc/self/fd"))(t)) }
 	goroutines, fds := goleak.IgnoreCurrent(), descriptors()
 	var closing []*lib.Context
 	var rs []*lib.Resource
@@ -79,7 +80,7 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Fatal("open contexts have no descriptors: the test looks in the wrong place")
 	}
 	for _, c := range closing {
-		must(t, c.Close())
+		try.OK(t, c.Close())
 		if n := c.Stats().Buffers; n.Mapped != 0 || n.InUse != 0 {
 			t.Errorf("memory is left: %+v", n)
 		}
@@ -90,7 +91,7 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Errorf("a closed context is known: %v, %v", f, err)
 		}
 	}
-	must(t, goleak.Find(goroutines))
+	try.OK(t, goleak.Find(goroutines))
 	eventually.True(t, "all descriptors are closed", func() bool { return descriptors() <= fds })
 }
 
@@ -100,7 +101,7 @@ func TestNetworksWithRoles(t *testing.T) {
 	both := lib.WithTransports(shm.New(), tcp.New())
 	from, b := register(t, cl.Open(0, both), nil), cl.Open(0, both)
 	for role, over := range map[string]string{"control": "tcp", "data": "shm"} {
-		to := got(b.Register(t.Context(), lib.Attrs{"role": role}, lib.Over(over)))(t)
+		to := try.Get(b.Register(t.Context(), lib.Attrs{"role": role}, lib.Over(over)))(t)
 		for i := range uint64(10) {
 			pass(t, from, to, i, []byte(role))
 		}
@@ -124,7 +125,7 @@ func TestResourcesShareConnection(t *testing.T) {
 	rs := make([]*lib.Resource, n)
 	for i := range rs {
 		rs[i] = register(t, b, nil)
-		must(t, me.SendBytes(ctx, rs[i].ID(), uint64(i), nil))
+		try.OK(t, me.SendBytes(ctx, rs[i].ID(), uint64(i), nil))
 	}
 	for i, r := range rs {
 		m, err := r.Recv(ctx)
@@ -198,7 +199,7 @@ func TestAnswersComeOneAtATime(t *testing.T) {
 			t.Fatal(err, ok)
 		}
 		if round == 5 { // in the middle
-			must(t, closes.Close())
+			try.OK(t, closes.Close())
 		}
 	}
 	for i, next := range next {
@@ -224,7 +225,7 @@ func TestEveryLength(t *testing.T) {
 		a, b := cl.Open(0, opts...), cl.Open(0, opts...)
 		me, r := register(t, a, nil), register(t, b, nil)
 		for tag, n := range sizes {
-			p := got(a.Buffer(n))(t)
+			p := try.Get(a.Buffer(n))(t)
 			const step = 4093 // a mark here and there: a fill of 1 GiB takes long
 			mark := func(i int) byte { return byte(i/step + tag) }
 			for i := 0; i < n; i += step {
@@ -233,8 +234,8 @@ func TestEveryLength(t *testing.T) {
 			if n > 0 {
 				p.Bytes()[n-1] = 0xa5
 			}
-			must(t, me.Send(ctx, r.ID(), uint64(tag), p))
-			m := got(r.Recv(ctx))(t)
+			try.OK(t, me.Send(ctx, r.ID(), uint64(tag), p))
+			m := try.Get(r.Recv(ctx))(t)
 			if m.Len() != n || m.Tag() != uint64(tag) || n > 0 && m.Bytes()[n-1] != 0xa5 {
 				t.Fatalf("%s: %d bytes with tag %d came as %d with tag %d", name, n, tag, m.Len(), m.Tag())
 			}
@@ -244,9 +245,7 @@ func TestEveryLength(t *testing.T) {
 				}
 			}
 			m.Release()
-			if _, err := r.TryRecv(); !errors.Is(err, lib.ErrEmpty) {
-				t.Errorf("%s: %d bytes came twice: %v", name, n, err)
-			}
+			try.Fails(r.TryRecv())(t, lib.ErrEmpty, "%s: %d bytes came twice", name, n)
 		}
 	}
 }
@@ -263,15 +262,13 @@ func TestReceivesWait(t *testing.T) {
 		}
 		timed, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 		defer cancel()
-		if _, err := r.Recv(timed); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("timed: %v", err)
-		}
+		try.Fails(r.Recv(timed))(t, context.DeadlineExceeded, "timed")
 		if d := time.Since(began); d < 70*time.Millisecond || d > 75*time.Millisecond {
 			t.Errorf("timed: after %v", d)
 		}
 		received := make(chan error)
 		blocked, stop := context.WithCancel(t.Context())
-		for _, wake := range []func(){func() { must(t, me.SendBytes(t.Context(), r.ID(), 7, nil)) }, stop} {
+		for _, wake := range []func(){func() { try.OK(t, me.SendBytes(t.Context(), r.ID(), 7, nil)) }, stop} {
 			go func() {
 				m, err := r.Recv(blocked)
 				if err == nil {
@@ -315,7 +312,7 @@ func TestIdleCostsNothing(t *testing.T) {
 	// and a timer of a millisecond sleeps hundreds of times.
 	usage := func() (cpu time.Duration, sleeps int64) {
 		var u syscall.Rusage
-		must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		try.OK(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Nvcsw)
 	}
 	const mostCPU, mostSleeps = 100 * time.Millisecond, 200
@@ -334,9 +331,7 @@ func TestIdleCostsNothing(t *testing.T) {
 		t.Error("a goroutine that waits does not sleep")
 	}
 	cancel()
-	if err := <-waiting; !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(<-waiting)(t, context.Canceled)
 }
 
 // The first message to a resource asks the directory for the owner and for its addresses. Later
@@ -361,18 +356,16 @@ func TestFirstMessageAsks(t *testing.T) {
 		if n := b.Stats().Questions - answered; n != 0 {
 			t.Fatalf("the answer took %d questions", n)
 		}
-		must(t, a.Close())
+		try.OK(t, a.Close())
 	}
 	b = cl.Open(0)
 	r = register(t, b, nil)
 	me := register(t, cl.Open(0), nil)
 	pass(t, me, r, 0, nil)
-	must(t, b.Close())
+	try.OK(t, b.Close())
 	eventually.True(t, "the directory knows that the context is closed", func() bool {
 		_, err := me.Context().Lookup(ctx, r.ID())
 		return errors.Is(err, lib.ErrNotFound)
 	})
-	if err := me.SendBytes(ctx, r.ID(), 0, nil); !errors.Is(err, lib.ErrGone) {
-		t.Errorf("a send to a closed context: %v", err)
-	}
+	try.Fails(me.SendBytes(ctx, r.ID(), 0, nil))(t, lib.ErrGone, "a send to a closed context")
 }

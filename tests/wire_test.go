@@ -12,6 +12,7 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/subsys/simnet"
 	"github.com/rocl-go/rocl/tpvm"
@@ -69,9 +70,9 @@ type upper struct {
 // after the context: what is on its way to a peer out of reach is not awaited.
 func newUpper(ctx context.Context, t *testing.T, name string, c *lib.Context) *upper {
 	t.Helper()
-	u := &upper{Context: c, client: got(rpc.NewClient(ctx, c))(t), server: got(rpc.NewServer(ctx, c, lib.Attrs{"type": name}))(t),
-		ep: got(bulk.Open(ctx, c))(t), task: got(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)}
-	u.memory = got(u.ep.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20))))(t).Handle()
+	u := &upper{Context: c, client: try.Get(rpc.NewClient(ctx, c))(t), server: try.Get(rpc.NewServer(ctx, c, lib.Attrs{"type": name}))(t),
+		ep: try.Get(bulk.Open(ctx, c))(t), task: try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)}
+	u.memory = try.Get(u.ep.Expose(bulk.ReadWrite, bulk.Bytes(make([]byte, 4<<20))))(t).Handle()
 	t.Cleanup(func() { _ = errors.Join(c.Close(), u.end(ctx)) })
 	return u
 }

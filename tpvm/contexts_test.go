@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -65,17 +66,15 @@ func init() {
 func TestInherit(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	mine := must(task.NewContext(ctx))(t)
+	mine := try.Get(task.NewContext(ctx))(t)
 	old, err := task.SetContext(mine)
 	if err != nil || old != 0 {
 		t.Fatal(old, err)
 	}
 	for _, what := range []string{"spawn", "change"} {
-		ids := must(task.Spawn(ctx, self(t), 1, tpvm.Args(what), program("inherit")))(t)
+		ids := try.Get(task.Spawn(ctx, self(t), 1, tpvm.Args(what), program("inherit")))(t)
 		hear := func() tpvm.MsgContext { return tpvm.MsgContext(recvInt(t, task.Thread, ids[0], 1)) }
-		if c := hear(); c != mine {
-			t.Errorf("%s: the child began in %v, not %v", what, c, mine)
-		}
+		try.Equal(t, hear(), mine, "%s: the folder of the child", what)
 		want := mine
 		if what == "change" {
 			want = hear()
@@ -83,12 +82,10 @@ func TestInherit(t *testing.T) {
 				t.Errorf("the child's new context is %v", want)
 			}
 		}
-		if c := hear(); c != want {
-			t.Errorf("%s: the child's child began in %v, not %v", what, c, want)
-		}
+		try.Equal(t, hear(), want, "%s: the folder of the child's child", what)
 	}
-	check(t, task.FreeContext(mine))
-	wantErr(t, task.FreeContext(mine), tpvm.ErrBadParam)
+	try.OK(t, task.FreeContext(mine))
+	try.Fails(task.FreeContext(mine))(t, tpvm.ErrBadParam)
 }
 
 // Messages of another context stay in the mailbox until their context is chosen, whatever their tag
@@ -97,33 +94,27 @@ func TestContextsSeparate(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 2)
 	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(1))
-	c := must(a.NewContext(ctx))(t)
+	c := try.Get(a.NewContext(ctx))(t)
 	other, err := b.NewContext(ctx)
 	if err != nil || other == c || strconv.Itoa(int(c)) != c.String() {
 		t.Fatal(other, c, err)
 	}
 	sendInt(t, a.Thread, b.ID(), 1, 10)
-	must(a.SetContext(c))(t)
+	try.Get(a.SetContext(c))(t)
 	sendInt(t, a.Thread, b.ID(), 1, 20)
-	must(b.SetContext(c))(t)
-	if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != 20 {
-		t.Error(k)
-	}
-	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
-	if old, err := b.SetContext(0); old != c || err != nil {
-		t.Error(old, err)
-	}
-	if k := recvInt(t, b.Thread, a.ID(), 1); k != 10 {
-		t.Error(k)
-	}
-	must(b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
+	try.Get(b.SetContext(c))(t)
+	try.Equal(t, recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag), 20)
+	try.Fails(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
+	try.Gives(b.SetContext(0))(t, c)
+	try.Equal(t, recvInt(t, b.Thread, a.ID(), 1), 10)
+	try.Get(b.Export(ctx, "tells", func(ctx context.Context, th *tpvm.Thread) error {
 		return tpvm.SendValues(ctx, th, th.Parent(), 1, []uint32{uint32(th.MsgContext())})
 	}))(t)
-	must(a.Spawn(ctx, "tells", 1))(t)
+	try.Get(a.Spawn(ctx, "tells", 1))(t)
 	if k := recvInt(t, a.Thread, tpvm.AnyTask, tpvm.AnyTag); tpvm.MsgContext(k) != c {
 		t.Error(k, c)
 	}
-	wantErr(t, second(a.SetContext(1<<30)), tpvm.ErrBadParam)
+	try.Fails(a.SetContext(1<<30))(t, tpvm.ErrBadParam)
 }
 
 // pvm_recv receives what pvm_psend has sent, and the reverse, in each encoding. A buffer of the
@@ -132,7 +123,7 @@ func TestValues(t *testing.T) {
 	ctx := deadline(t)
 	cl := rocltest.Cluster(t, 1)
 	a, b := enrol(t, cl.Open(0)), enrol(t, cl.Open(0))
-	check(t, tpvm.SendValues(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}))
+	try.OK(t, tpvm.SendValues(ctx, a.Thread, b.ID(), 1, []float64{1, 2, 3}))
 	m, err := b.Recv(ctx, a.ID(), 1)
 	if err != nil || m.Len() != 24 {
 		t.Fatal(m, err)
@@ -150,27 +141,27 @@ func TestValues(t *testing.T) {
 		testValues(t, a.Thread, b.Thread, enc, []float32{1.5})
 		testValues(t, a.Thread, b.Thread, enc, []complex128{1i})
 	}
-	check(t, a.SendBytes(ctx, b.ID(), 2, []byte("abc")))
+	try.OK(t, a.SendBytes(ctx, b.ID(), 2, []byte("abc")))
 	two := make([]byte, 2)
 	if n, i, err := tpvm.RecvValues(ctx, b.Thread, a.ID(), 2, two); n != 2 || string(two) != "ab" || !errors.Is(err, tpvm.ErrTruncated) || i.Len != 3 {
 		t.Error(n, two, i, err)
 	}
-	wantErr(t, tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}), tpvm.ErrBadParam)
+	try.Fails(tpvm.SendValues(ctx, a.Thread, b.ID(), -1, []int8{1}))(t, tpvm.ErrBadParam)
 
-	mem := must(a.Rocl().Buffer(1 << 20))(t)
+	mem := try.Get(a.Rocl().Buffer(1 << 20))(t)
 	clear(mem.Bytes())
 	mem.Bytes()[1<<20-1] = 42
 	p := a.Buffer(pack.InPlace)
-	check(t, p.PackBuffer(mem))
+	try.OK(t, p.PackBuffer(mem))
 	at := &mem.Bytes()[0]
-	check(t, a.Mcast(ctx, []tpvm.TID{b.ID(), b.ID()}, 3, p))
-	check(t, a.SendBuffer(ctx, b.ID(), 3, mem))
+	try.OK(t, a.Mcast(ctx, []tpvm.TID{b.ID(), b.ID()}, 3, p))
+	try.OK(t, a.SendBuffer(ctx, b.ID(), 3, mem))
 	p.Reset(pack.InPlace)
 	for range 3 {
 		if i, err := b.Probe(a.ID(), 3); err != nil || i.Len != 1<<20 || i.Tag != 3 {
 			t.Error(i, err)
 		}
-		m := must(b.Recv(ctx, a.ID(), 3))(t)
+		m := try.Get(b.Recv(ctx, a.ID(), 3))(t)
 		got, err := pack.View[byte](&m.Reader, m.Len())
 		if err != nil || len(got) != 1<<20 || got[1<<20-1] != 42 || &got[0] != at {
 			t.Error("the memory was copied, or is another", len(got), err)
@@ -183,16 +174,14 @@ func testValues[T pack.Number](t *testing.T, a, b *tpvm.Thread, enc pack.Encodin
 	t.Helper()
 	ctx := deadline(t)
 	p := a.Buffer(enc)
-	check(t, pack.Pack(p, v, 1))
-	check(t, a.Send(ctx, b.ID(), 4, p))
+	try.OK(t, pack.Pack(p, v, 1))
+	try.OK(t, a.Send(ctx, b.ID(), 4, p))
 	got := make([]T, len(v)+2)
 	n, i, err := tpvm.RecvValues(ctx, b, tpvm.AnyTask, tpvm.AnyTag, got)
 	if n != len(v) && !(enc == pack.Default && n == 4) /* bytes, padded */ || err != nil || i.Tag != 4 || i.From != a.ID() {
 		t.Fatal(enc, n, i, err)
 	}
 	for k := range v {
-		if got[k] != v[k] {
-			t.Error(enc, v, got)
-		}
+		try.Equal(t, got[k], v[k], "%v %v %v", enc, v, got)
 	}
 }

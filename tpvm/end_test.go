@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -70,19 +71,17 @@ func init() {
 func family(t *testing.T, task *tpvm.Task, how string) (parent, child tpvm.TID, pid int) {
 	t.Helper()
 	ctx := deadline(t)
-	ids := must(task.Spawn(ctx, self(t), 1, tpvm.Args(how), program("family")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 1, tpvm.Args(how), program("family")))(t)
 	var s string
-	must(task.RecvInto(ctx, ids[0], 1, &s, &pid))(t)
-	return ids[0], must(rocl.ParseGID(s))(t), pid
+	try.Get(task.RecvInto(ctx, ids[0], 1, &s, &pid))(t)
+	return ids[0], try.Get(rocl.ParseGID(s))(t), pid
 }
 
 // kill kills the process of a task that the test has spawned.
 func kill(t *testing.T, task *tpvm.Task, id tpvm.TID) {
 	t.Helper()
-	check(t, task.Signal(deadline(t), id, syscall.SIGKILL))
-	if s, err := task.Wait(deadline(t), id); err != nil || s.Signal != syscall.SIGKILL {
-		t.Fatal(s, err)
-	}
+	try.OK(t, task.Signal(deadline(t), id, syscall.SIGKILL))
+	try.Equal(t, try.Get(task.Wait(deadline(t), id))(t).Signal, syscall.SIGKILL)
 }
 
 // Programs that shall end with their parent end when it is killed, whether they have enrolled or
@@ -95,21 +94,19 @@ func TestEndWithParent(t *testing.T) {
 	task := enrol(t, alone(t))
 	parent, child, pid := family(t, task, "end")
 	sibling, other, otherPID := family(t, task, "end") // the sibling has another parent
-	must(task.Notify(ctx, 9, child))(t)
-	process := must(pidfd(pid))(t)
+	try.Get(task.Notify(ctx, 9, child))(t)
+	process := try.Get(pidfd(pid))(t)
 	kill(t, task, parent)
 	wantEnds(t, task, 9, child)
-	check(t, process.wait())
-	if err := syscall.Kill(otherPID, 0); err != nil {
-		t.Error("the child of a sibling has ended too:", err)
-	}
+	try.OK(t, process.wait())
+	try.Check(t, syscall.Kill(otherPID, 0), "the child of a sibling has ended too")
 	otherProcess := processOf(t, task, other)
-	check(t, task.Send(ctx, other, 2, nil))
+	try.OK(t, task.Send(ctx, other, 2, nil))
 	recv(t, task, other, 3)
-	process = must(pidfd(otherPID))(t)
+	process = try.Get(pidfd(otherPID))(t)
 	kill(t, task, sibling)
-	check(t, process.wait())
-	check(t, otherProcess.wait())
+	try.OK(t, process.wait())
+	try.OK(t, otherProcess.wait())
 }
 
 // Programs that shall not end with their parent go on when it is killed. They learn that it has
@@ -120,15 +117,13 @@ func TestParentKilled(t *testing.T) {
 	parent, child, pid := family(t, task, "stay")
 	process := processOf(t, task, child)
 	kill(t, task, parent)
-	check(t, task.Send(ctx, child, 2, nil))
-	m := must(task.Recv(ctx, child, tpvm.AnyTag))(t)
+	try.OK(t, task.Send(ctx, child, 2, nil))
+	m := try.Get(task.Recv(ctx, child, tpvm.AnyTag))(t)
 	if m.Tag() != 4 {
 		text, _ := m.UnpackString()
 		t.Errorf("the error of the send to the parent that was killed is %s", text)
 	}
 	m.Release()
-	check(t, process.wait())
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Error("a child that is no task has ended with its parent:", err)
-	}
+	try.OK(t, process.wait())
+	try.Check(t, syscall.Kill(pid, syscall.SIGKILL), "a child that is no task has ended with its parent")
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -17,7 +18,7 @@ import (
 func TestErrorTexts(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, rocltest.Cluster(t, 1).Open(0))
-	g := must(task.Join(ctx, "g"))(t)
+	g := try.Get(task.Join(ctx, "g"))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, c := range []struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -19,9 +20,7 @@ func wantNothing(t *testing.T, c *rocl.Context) {
 	eventually.True(t, "no resource is left", func() bool {
 		left := 0
 		for _, err := range c.FindAll(deadline(t), rocl.Match{"vm": "test"}) {
-			if err != nil {
-				t.Fatalf("%d resources are left: %v", left, err)
-			}
+			try.OK(t, err, "%d resources are left", left)
 			left++
 		}
 		return left == 0
@@ -38,7 +37,7 @@ func TestExitDuringCalls(t *testing.T) {
 		return nil
 	}
 	for range 3 {
-		task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait)))(t)
+		task := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("wait", wait)))(t)
 		var calling, all sync.WaitGroup
 		stop := make(chan struct{})
 		repeat := func(f func()) {
@@ -72,8 +71,8 @@ func TestExitDuringCalls(t *testing.T) {
 		})
 		repeat(func() { _, _ = task.NewContext(callers) })
 		calling.Wait()
-		check(t, task.Exit(ctx))
-		wantErr(t, task.Catchout(io.Discard), tpvm.ErrExited)
+		try.OK(t, task.Exit(ctx))
+		try.Fails(task.Catchout(io.Discard))(t, tpvm.ErrExited)
 		close(stop)
 		cancel()
 		all.Wait()
@@ -86,13 +85,13 @@ func TestExitWithdraws(t *testing.T) {
 	c := alone(t)
 	ctx := deadline(t)
 	nop := func(context.Context, *tpvm.Thread) error { return nil }
-	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("f", nop)))(t)
-	must(task.NewContext(ctx))(t)
-	check(t, task.Exit(ctx))
+	task := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithExport("f", nop)))(t)
+	try.Get(task.NewContext(ctx))(t)
+	try.OK(t, task.Exit(ctx))
 	wantNothing(t, c)
-	wantErr(t, second(task.Export(ctx, "g", nop)), tpvm.ErrExited)
+	try.Fails(task.Export(ctx, "g", nop))(t, tpvm.ErrExited)
 	twice := tpvm.WithExport("f", nop)
-	wantErr(t, second(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice)), tpvm.ErrExported)
+	try.Fails(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test"), twice, twice))(t, tpvm.ErrExported)
 	wantNothing(t, c)
 }
 
@@ -100,9 +99,9 @@ func TestExitWithdraws(t *testing.T) {
 // launcher.
 func TestExitEndsUnenrolled(t *testing.T) {
 	ctx := deadline(t)
-	task := must(tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test")))(t)
-	must(task.Start(ctx, "sleep", 1, tpvm.Args("300"), tpvm.EndWithParent()))(t)
-	check(t, task.Exit(ctx))
+	task := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(alone(t)), tpvm.WithVM("test")))(t)
+	try.Get(task.Start(ctx, "sleep", 1, tpvm.Args("300"), tpvm.EndWithParent()))(t)
+	try.OK(t, task.Exit(ctx))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

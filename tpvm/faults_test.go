@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -49,7 +50,7 @@ func worker(ctx context.Context, t *tpvm.Thread, stop func(n int64) bool) error 
 // again.
 func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill func(id tpvm.TID)) (sum int64, again int) {
 	ctx := deadline(t)
-	must(master.Notify(ctx, tagEnded, ids...))(t)
+	try.Get(master.Notify(ctx, tagEnded, ids...))(t)
 	var todo []int64
 	for i := range n {
 		todo = append(todo, i)
@@ -85,7 +86,7 @@ func squares(t *testing.T, master *tpvm.Thread, ids []tpvm.TID, n int64, kill fu
 				}
 			}
 		}
-		m := must(master.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag))(t)
+		m := try.Get(master.Recv(ctx, tpvm.AnyTask, tpvm.AnyTag))(t)
 		from := m.From()
 		i, isHeld := holds[from]
 		delete(holds, from)
@@ -137,12 +138,12 @@ func TestFarmThreads(t *testing.T) {
 		return worker(ctx, th, func(int64) bool { got++; return got == 2 && *first.Load() == th.ID() })
 	}
 	for _, task := range []*tpvm.Task{a, b} {
-		must(task.Export(ctx, "worker", work))(t)
+		try.Get(task.Export(ctx, "worker", work))(t)
 	}
-	ids := must(a.Spawn(ctx, "worker", 6))(t)
+	ids := try.Get(a.Spawn(ctx, "worker", 6))(t)
 	first.Store(&ids[0])
 	sum, again := squares(t, a.Thread, ids, 200, func(id tpvm.TID) {
-		check(t, a.Kill(ctx, id))
+		try.OK(t, a.Kill(ctx, id))
 	})
 	if sum != sumOfSquares(200) || again != 1 {
 		t.Error(sum, again)
@@ -156,9 +157,9 @@ func TestFarmThreads(t *testing.T) {
 func TestFarmProcesses(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, self(t), 3, program("squarer")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 3, program("squarer")))(t)
 	sum, again := squares(t, task.Thread, ids, 200, func(id tpvm.TID) {
-		check(t, task.Signal(ctx, id, syscall.SIGKILL))
+		try.OK(t, task.Signal(ctx, id, syscall.SIGKILL))
 	})
 	_ = task.Rocl().Flush(ctx)                 // messages to the killed process are undelivered, or not
 	if sum != sumOfSquares(200) || again > 1 { // 0: it had finished before the signal
@@ -185,26 +186,20 @@ func TestUnpackErrors(t *testing.T) {
 				opts = append(opts, pack.WithTypes())
 			}
 			p := pack.NewBuffer(enc, opts...)
-			check(t, pack.Pack(p, []int32{1, 2, 3}, 1))
-			check(t, a.Send(ctx, b.ID(), 1, p))
-			m := must(b.Recv(ctx, a.ID(), 1))(t)
-			if m.Typed() != typed {
-				t.Error(m.Typed())
-			}
+			try.OK(t, pack.Pack(p, []int32{1, 2, 3}, 1))
+			try.OK(t, a.Send(ctx, b.ID(), 1, p))
+			m := try.Get(b.Recv(ctx, a.ID(), 1))(t)
+			try.Equal(t, m.Typed(), typed)
 			if err := pack.Unpack(&m.Reader, make([]float32, 2), 1); typed != errors.Is(err, pack.ErrType) {
 				t.Error(enc, typed, err)
 			}
 			m.Rewind()
-			if err := pack.Unpack(&m.Reader, make([]int32, 4), 1); !errors.Is(err, pack.ErrNoData) {
-				t.Error(enc, typed, err)
-			}
+			try.Fails(pack.Unpack(&m.Reader, make([]int32, 4), 1))(t, pack.ErrNoData, "%v %v", enc, typed)
 			v := make([]int32, 3)
 			if err := pack.Unpack(&m.Reader, v, 1); err != nil || v[2] != 3 {
 				t.Error(enc, typed, v, err)
 			}
-			if _, err := m.UnpackString(); !errors.Is(err, pack.ErrNoData) {
-				t.Error(enc, typed, err)
-			}
+			try.Fails(m.UnpackString())(t, pack.ErrNoData, "%v %v", enc, typed)
 			m.Release()
 		}
 	}
@@ -220,7 +215,7 @@ func TestForeignMessages(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	cb := c.Open(1)
 	a := enrol(t, c.Open(0))
-	r := must(cb.Register(ctx, nil))(t)
+	r := try.Get(cb.Register(ctx, nil))(t)
 	b := enrol(t, cb)
 	for i, bad := range []struct {
 		payload string
@@ -233,7 +228,7 @@ func TestForeignMessages(t *testing.T) {
 		{"\x57", pack.ErrDamaged},                     // no such encoding
 	} {
 		sendInt(t, b.Thread, a.ID(), 7, 1)
-		check(t, r.SendBytes(ctx, a.ID(), 7, []byte(bad.payload)))
+		try.OK(t, r.SendBytes(ctx, a.ID(), 7, []byte(bad.payload)))
 		sendInt(t, b.Thread, a.ID(), 7, 2)
 		var sum int32
 		var failed error
@@ -260,7 +255,7 @@ func TestThreadPanics(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
 	a := enrol(t, c.Open(0), tpvm.WithLogger(nil))
-	must(a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
+	try.Get(a.Export(ctx, "bad", func(ctx context.Context, th *tpvm.Thread) error {
 		switch recvInt(t, th, th.Parent(), 1) {
 		case 0:
 			panic("on purpose")
@@ -269,14 +264,12 @@ func TestThreadPanics(t *testing.T) {
 		}
 		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int32{5})
 	}))(t)
-	ids := must(a.Spawn(ctx, "bad", 3))(t)
-	must(a.Notify(ctx, 3, ids...))(t)
+	ids := try.Get(a.Spawn(ctx, "bad", 3))(t)
+	try.Get(a.Notify(ctx, 3, ids...))(t)
 	for i, id := range ids {
 		sendInt(t, a.Thread, id, 1, int32(i))
 	}
-	if k := recvInt(t, a.Thread, ids[2], 2); k != 5 {
-		t.Error(k)
-	}
+	try.Equal(t, recvInt(t, a.Thread, ids[2], 2), 5)
 	wantEnds(t, a, 3, ids...)
 }
 
@@ -286,13 +279,13 @@ func TestKillReceiver(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	ended := make(chan error, 1)
-	must(b.Export(ctx, "waits", func(ctx context.Context, th *tpvm.Thread) error {
+	try.Get(b.Export(ctx, "waits", func(ctx context.Context, th *tpvm.Thread) error {
 		_, err := th.Recv(ctx, tpvm.AnyTask, 1)
 		ended <- err
 		return err
 	}))(t)
-	ids := must(a.Spawn(ctx, "waits", 1))(t)
-	check(t, a.Kill(ctx, ids[0]))
+	ids := try.Get(a.Spawn(ctx, "waits", 1))(t)
+	try.OK(t, a.Kill(ctx, ids[0]))
 	if err := <-ended; !errors.Is(err, tpvm.ErrKilled) && !errors.Is(err, rocl.ErrClosed) {
 		t.Error(err)
 	}
@@ -300,10 +293,8 @@ func TestKillReceiver(t *testing.T) {
 	for err == nil { // until the sender knows that it has ended
 		err = a.Send(ctx, ids[0], 1, nil)
 	}
-	if !errors.Is(err, rocl.ErrGone) {
-		t.Error(err)
-	}
-	wantErr(t, a.Kill(ctx, ids[0]), tpvm.ErrNoTask)
+	try.Fails(err)(t, rocl.ErrGone)
+	try.Fails(a.Kill(ctx, ids[0]))(t, tpvm.ErrNoTask)
 }
 
 // After Exit a task can neither send nor receive.
@@ -311,11 +302,11 @@ func TestAfterExit(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 1)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
-	check(t, a.Exit(ctx))
-	wantErr(t, a.Send(ctx, b.ID(), 1, nil), rocl.ErrClosed)
-	wantErr(t, second(a.Recv(ctx, b.ID(), 1)), rocl.ErrClosed)
-	wantErr(t, second(a.PutInfo(ctx, "x", nil, 0)), tpvm.ErrExited)
-	wantErr(t, b.Send(ctx, a.ID(), 1, nil), rocl.ErrGone)
+	try.OK(t, a.Exit(ctx))
+	try.Fails(a.Send(ctx, b.ID(), 1, nil))(t, rocl.ErrClosed)
+	try.Fails(a.Recv(ctx, b.ID(), 1))(t, rocl.ErrClosed)
+	try.Fails(a.PutInfo(ctx, "x", nil, 0))(t, tpvm.ErrExited)
+	try.Fails(b.Send(ctx, a.ID(), 1, nil))(t, rocl.ErrGone)
 }
 
 // Ten thousand threads in four tasks send to some of each other: any task can send to their
@@ -362,7 +353,7 @@ func TestTenThousandThreads(t *testing.T) {
 		return tpvm.SendValues(ctx, th, th.Parent(), 2, []int64{sum})
 	}
 	for _, task := range ts {
-		must(task.Export(ctx, "some", some))(t)
+		try.Get(task.Export(ctx, "some", some))(t)
 	}
 	all, err := ts[0].Spawn(ctx, "some", n)
 	if err != nil || len(all) != n {
@@ -390,11 +381,11 @@ func TestExitInTime(t *testing.T) {
 	ctx := deadline(t)
 	a := enrol(t, rocltest.Cluster(t, 1).Open(0))
 	release := make(chan struct{})
-	must(a.Export(ctx, "stays", func(context.Context, *tpvm.Thread) error { <-release; return nil }))(t)
-	must(a.Spawn(ctx, "stays", 1))(t)
+	try.Get(a.Export(ctx, "stays", func(context.Context, *tpvm.Thread) error { <-release; return nil }))(t)
+	try.Get(a.Spawn(ctx, "stays", 1))(t)
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, a.Exit(short), context.Canceled)
+	try.Fails(a.Exit(short))(t, context.Canceled)
 	close(release)
 }
 
@@ -402,12 +393,12 @@ func TestExitInTime(t *testing.T) {
 // nil or are killed.
 func TestThreadsAreLogged(t *testing.T) {
 	ctx := deadline(t)
-	said := newLines()
+	said := new(lines)
 	old := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(said, nil)))
 	defer slog.SetDefault(old)
 	a := enrol(t, alone(t))
-	must(a.Export(ctx, "thread", func(ctx context.Context, th *tpvm.Thread) error {
+	try.Get(a.Export(ctx, "thread", func(ctx context.Context, th *tpvm.Thread) error {
 		switch th.Args()[0] {
 		case "fails":
 			return errors.New("on purpose")
@@ -421,12 +412,12 @@ func TestThreadsAreLogged(t *testing.T) {
 	}))(t)
 	var all []tpvm.TID
 	for i, what := range []string{"fails", "panics", "waits", "returns"} {
-		ids := must(a.Spawn(ctx, "thread", 1, tpvm.Args(what)))(t)
-		must(a.Notify(ctx, i, ids...))(t)
+		ids := try.Get(a.Spawn(ctx, "thread", 1, tpvm.Args(what)))(t)
+		try.Get(a.Notify(ctx, i, ids...))(t)
 		if what == "waits" {
-			check(t, a.Kill(ctx, ids[0]))
+			try.OK(t, a.Kill(ctx, ids[0]))
 		}
-		must(a.Recv(ctx, ids[0], i))(t)
+		try.Get(a.Recv(ctx, ids[0], i))(t)
 		all = append(all, ids...)
 	}
 	exit(t, a)

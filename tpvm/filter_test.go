@@ -3,10 +3,10 @@
 package tpvm_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -19,20 +19,16 @@ func TestRecvFilter(t *testing.T) {
 	a, b, other := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(0))
 	send := func(from *tpvm.Task, mc tpvm.MsgContext, tag int, v int32) {
 		t.Helper()
-		must(from.SetContext(mc))(t)
+		try.Get(from.SetContext(mc))(t)
 		sendInt(t, from.Thread, b.ID(), tag, v)
 	}
 	receive := func(want int32, fs ...tpvm.Filter) {
 		t.Helper()
-		m := must(b.RecvFilter(ctx, fs...))(t)
+		m := try.Get(b.RecvFilter(ctx, fs...))(t)
 		defer m.Release()
-		if v := number(m); v != want {
-			t.Errorf("%v received %d, not %d", fs, v, want)
-		}
+		try.Equal(t, number(m), want, "%v received", fs)
 		for i, f := range fs {
-			if f.Matches(m) != (i == 0) {
-				t.Errorf("%v matches the message: %v", f, f.Matches(m))
-			}
+			try.Equal(t, f.Matches(m), i == 0, "%v matches the message", f)
 		}
 	}
 	send(a, 1, 5, 10)
@@ -43,12 +39,10 @@ func TestRecvFilter(t *testing.T) {
 	receive(40, tpvm.Filter{From: a.ID(), Tag: 5, Context: 2}, tpvm.Filter{From: other.ID(), Tag: 5, Context: 1})
 	receive(10, tpvm.Filter{Tag: 5, Context: tpvm.AnyContext}, tpvm.Filter{From: other.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext})
 	receive(30, tpvm.Filter{From: a.ID(), Tag: tpvm.AnyTag, Context: tpvm.AnyContext}, tpvm.Filter{Tag: 6, Context: 3})
-	wantErr(t, second(b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext})), rocl.ErrEmpty)
+	try.Fails(b.TryRecvFilter(tpvm.Filter{Tag: tpvm.AnyTag, Context: tpvm.AnyContext}))(t, rocl.ErrEmpty)
 	beyond := tpvm.MaxTag
 	beyond++ // less than 0 where int has 32 bits
 	for _, fs := range [][]tpvm.Filter{nil, {{Tag: -2}}, {{Tag: beyond}}, {{Tag: 1}, {Context: 1 << 30}}} {
-		if _, err := b.TryRecvFilter(fs...); !errors.Is(err, tpvm.ErrBadParam) {
-			t.Errorf("%v: %v", fs, err)
-		}
+		try.Fails(b.TryRecvFilter(fs...))(t, tpvm.ErrBadParam, "%v", fs)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -51,20 +52,15 @@ func (ts *team) start(task int) handle {
 	ts.n++
 	name := fmt.Sprintf("thread%d", ts.n)
 	got, end := make(chan *tpvm.Thread, 1), make(chan struct{})
-	x, err := ts.tasks[task].Export(ctx, name, func(ctx context.Context, th *tpvm.Thread) error {
+	x := try.Get(ts.tasks[task].Export(ctx, name, func(ctx context.Context, th *tpvm.Thread) error {
 		got <- th
 		select {
 		case <-end:
 		case <-ctx.Done():
 		}
 		return nil
-	})
-	if err != nil {
-		ts.t.Fatal(err)
-	}
-	if _, err := ts.tasks[task].Spawn(ctx, name, 1, tpvm.Threads()); err != nil {
-		ts.t.Fatal(err)
-	}
+	}))(ts.t)
+	try.Get(ts.tasks[task].Spawn(ctx, name, 1, tpvm.Threads()))(ts.t)
 	_ = x.Close()
 	return handle{<-got, sync.OnceFunc(func() { close(end) })}
 }
@@ -74,10 +70,7 @@ func (ts *team) group(name string, n int) (gs []*tpvm.Group, hs []handle) {
 	ts.t.Helper()
 	for i := range n {
 		h := ts.start(i % len(ts.tasks))
-		g, err := h.Join(deadline(ts.t), name)
-		if err != nil {
-			ts.t.Fatal(err)
-		}
+		g := try.Get(h.Join(deadline(ts.t), name))(ts.t)
 		if g.Instance() != i {
 			ts.t.Fatalf("instance %d, want %d", g.Instance(), i)
 		}
@@ -99,7 +92,7 @@ func each(gs []*tpvm.Group, f func(i int, g *tpvm.Group) error) []error {
 
 func noErrors(t testing.TB, errs []error) {
 	t.Helper()
-	check(t, errors.Join(errs...))
+	try.OK(t, errors.Join(errs...))
 }
 
 // gone checks that err names the members.
@@ -125,7 +118,7 @@ func TestLeaveWithoutAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(deadline(t))
 	why := errors.New("why")
 	cancel(why)
-	wantErr(t, gs[1].Leave(ctx), why)
+	try.Fails(gs[1].Leave(ctx))(t, why)
 	release()
 	eventually.True(t, "the group has one member", func() bool {
 		n, err := hs[0].GroupSize(deadline(t), "g")
@@ -158,7 +151,7 @@ func TestGroupMembers(t *testing.T) {
 		if n, err := other.GroupInstance(ctx, "g", hs[i].ID()); err != nil || n != i {
 			t.Fatal(n, err)
 		}
-		wantErr(t, second(hs[i].Join(ctx, "g")), tpvm.ErrInGroup)
+		try.Fails(hs[i].Join(ctx, "g"))(t, tpvm.ErrInGroup)
 		if same, ok := hs[i].Group("g"); !ok || same != g {
 			t.Fatal("no membership")
 		}
@@ -183,16 +176,16 @@ func TestGroupMembers(t *testing.T) {
 		{second(other.GroupSize(ctx, "")), tpvm.ErrBadParam},
 		{gs[0].Barrier(ctx, 0), tpvm.ErrBadParam},
 	} {
-		wantErr(t, c.err, c.want)
+		try.Fails(c.err)(t, c.want)
 	}
 	for i, g := range gs {
-		check(t, g.Leave(ctx))
+		try.OK(t, g.Leave(ctx))
 		if n, err := other.GroupSize(ctx, "g"); err != nil || n != 6-i {
 			t.Fatal(n, err)
 		}
-		wantErr(t, g.Leave(ctx), tpvm.ErrNotInGroup)
-		wantErr(t, g.Barrier(ctx, 1), tpvm.ErrNotInGroup)
-		wantErr(t, second(g.Size(ctx)), tpvm.ErrNotInGroup)
+		try.Fails(g.Leave(ctx))(t, tpvm.ErrNotInGroup)
+		try.Fails(g.Barrier(ctx, 1))(t, tpvm.ErrNotInGroup)
+		try.Fails(g.Size(ctx))(t, tpvm.ErrNotInGroup)
 	}
 }
 
@@ -209,9 +202,7 @@ func TestGroupNumbers(t *testing.T) {
 		}
 		return errors.Is(err, tpvm.ErrNoInstance)
 	})
-	if g := must(ts.start(1).Join(ctx, "g"))(t); g.Instance() != 0 {
-		t.Fatal(g.Instance())
-	}
+	try.Equal(t, try.Get(ts.start(1).Join(ctx, "g"))(t).Instance(), 0)
 }
 
 // Several threads join and leave at once, as in PVM's example joinleave: no number is shared, and
@@ -249,9 +240,7 @@ func TestGroupJoinLeaveStorm(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n, err := ts.tasks[0].GroupSize(ctx, "storm"); n != 0 || err != nil {
-			t.Error(n, err)
-		}
+		try.Gives(ts.tasks[0].GroupSize(ctx, "storm"))(t, 0)
 	}
 }
 
@@ -264,7 +253,7 @@ func TestGroupWithoutMemory(t *testing.T) {
 			var held []*rocl.Buffer
 			for range 3 {
 				c := cl.Open(0, append(opts, rocl.WithMemory(1<<20))...)
-				g := must(enrol(t, c).Join(deadline(t), "workers"))(t)
+				g := try.Get(enrol(t, c).Join(deadline(t), "workers"))(t)
 				groups = append(groups, g)
 				for n := 1 << 20; n > 0; n /= 2 {
 					for b, err := c.Buffer(n); err == nil; b, err = c.Buffer(n) {
@@ -276,12 +265,8 @@ func TestGroupWithoutMemory(t *testing.T) {
 			for _, g := range groups {
 				wg.Go(func() {
 					for range 3 {
-						if err := g.Barrier(deadline(t), 3); err != nil {
-							t.Error(err)
-						}
-						if n, err := g.Size(deadline(t)); n != 3 || err != nil {
-							t.Error(n, err)
-						}
+						try.Check(t, g.Barrier(deadline(t), 3))
+						try.Gives(g.Size(deadline(t)))(t, 3)
 					}
 				})
 			}
@@ -344,9 +329,7 @@ func TestGroupBarrierOfFewer(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	for _, err := range each(gs[:2], func(_ int, g *tpvm.Group) error { return g.Barrier(short, 3) }) {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		try.Fails(err)(t, context.DeadlineExceeded)
 	}
 	// Calls that were given up do not count.
 	noErrors(t, each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) }))
@@ -376,9 +359,7 @@ func TestGroupBarrierOfMore(t *testing.T) {
 				if err == nil {
 					err = g.Barrier(ctx, count)
 				}
-				if err != nil {
-					t.Error(err)
-				}
+				try.Check(t, err)
 			})
 		}
 		noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, count) }))
@@ -417,7 +398,7 @@ func TestGroupBarrierCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		check(t, gs[2].Barrier(ctx, 3))
+		try.OK(t, gs[2].Barrier(ctx, 3))
 		wg.Wait()
 	}
 }
@@ -442,14 +423,14 @@ func TestGroupBarrierMemberGone(t *testing.T) {
 						gs, hs := ts.group("g", 6)
 						others := slices.Delete(slices.Clone(gs), victim, victim+1)
 						if before {
-							check(t, end(ctx, ts, gs[victim], hs[victim]))
+							try.OK(t, end(ctx, ts, gs[victim], hs[victim]))
 						}
 						errs := make(chan []error)
 						go func() {
 							errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
 						}()
 						if !before {
-							check(t, end(ctx, ts, gs[victim], hs[victim]))
+							try.OK(t, end(ctx, ts, gs[victim], hs[victim]))
 						}
 						for _, err := range <-errs {
 							gone(t, err, how == "leaves", hs[victim].ID())
@@ -472,7 +453,7 @@ func TestGroupBarrierEnoughLeft(t *testing.T) {
 		errs <- each(gs[:2], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 3) })
 	}()
 	hs[3].end()
-	check(t, gs[2].Barrier(ctx, 3))
+	try.OK(t, gs[2].Barrier(ctx, 3))
 	noErrors(t, <-errs)
 }
 
@@ -489,7 +470,7 @@ func TestGroupCoordinatorExits(t *testing.T) {
 	go func() {
 		errs <- each(others, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 6) })
 	}()
-	check(t, ts.tasks[0].Exit(ctx))
+	try.OK(t, ts.tasks[0].Exit(ctx))
 	for _, err := range <-errs {
 		if !errors.Is(err, tpvm.ErrMemberGone) {
 			t.Fatal(err)
@@ -503,13 +484,9 @@ func TestGroupCoordinatorExits(t *testing.T) {
 			}
 		}
 	}))
-	wantErr(t, second(gs[1].TID(ctx, 0)), tpvm.ErrNoInstance)
-	if id, err := gs[1].TID(ctx, 4); err != nil || id != hs[4].ID() {
-		t.Error(id, err)
-	}
-	if g, err := ts.start(1).Join(ctx, "g"); err != nil || g.Instance() != 0 {
-		t.Error(g, err)
-	}
+	try.Fails(gs[1].TID(ctx, 0))(t, tpvm.ErrNoInstance)
+	try.Gives(gs[1].TID(ctx, 4))(t, hs[4].ID())
+	try.Equal(t, try.Get(ts.start(1).Join(ctx, "g"))(t).Instance(), 0)
 }
 
 // A task that coordinates and has no members any more exits: no member gets an error.
@@ -517,20 +494,20 @@ func TestGroupCoordinatorWithoutMembers(t *testing.T) {
 	ctx := deadline(t)
 	ts := newThreads(t, 3)
 	first := ts.start(0)
-	f := must(first.Join(ctx, "g"))(t)
+	f := try.Get(first.Join(ctx, "g"))(t)
 	var gs []*tpvm.Group
 	for i := range 4 {
-		g := must(ts.start(1+i%2).Join(ctx, "g"))(t)
+		g := try.Get(ts.start(1+i%2).Join(ctx, "g"))(t)
 		gs = append(gs, g)
 	}
-	check(t, f.Leave(ctx))
+	try.OK(t, f.Leave(ctx))
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) }))
 	errs := make(chan []error)
 	go func() {
 		errs <- each(gs[:3], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 4) })
 	}()
-	check(t, ts.tasks[0].Exit(ctx))
-	check(t, gs[3].Barrier(ctx, 4))
+	try.OK(t, ts.tasks[0].Exit(ctx))
+	try.OK(t, gs[3].Barrier(ctx, 4))
 	noErrors(t, <-errs)
 }
 
@@ -540,17 +517,15 @@ func TestGroupFreeze(t *testing.T) {
 	ts := newThreads(t, 3)
 	gs, hs := ts.group("g", 5)
 	noErrors(t, each(gs, func(i int, g *tpvm.Group) error { return g.Freeze(ctx, []int{5, -1}[i%2]) }))
-	wantErr(t, second(ts.start(0).Join(ctx, "g")), tpvm.ErrFrozen)
-	wantErr(t, gs[0].Freeze(ctx, -1), tpvm.ErrFrozen)
+	try.Fails(ts.start(0).Join(ctx, "g"))(t, tpvm.ErrFrozen)
+	try.Fails(gs[0].Freeze(ctx, -1))(t, tpvm.ErrFrozen)
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) }))
-	if n, err := gs[3].Size(ctx); n != 5 || err != nil {
-		t.Error(n, err)
-	}
+	try.Gives(gs[3].Size(ctx))(t, 5)
 	errs := make(chan []error)
 	go func() {
 		errs <- each(gs[:4], func(_ int, g *tpvm.Group) error { return g.Barrier(ctx, 5) })
 	}()
-	check(t, gs[4].Leave(ctx))
+	try.OK(t, gs[4].Leave(ctx))
 	for _, err := range <-errs {
 		gone(t, err, true, hs[4].ID())
 	}
@@ -560,7 +535,7 @@ func TestGroupFreeze(t *testing.T) {
 		}
 	}
 	for _, g := range gs[:4] {
-		check(t, g.Leave(ctx))
+		try.OK(t, g.Leave(ctx))
 	}
 	if g, err := ts.start(2).Join(ctx, "g"); err != nil || g.Instance() != 0 { // a new group
 		t.Fatal(g, err)
@@ -573,24 +548,22 @@ func TestGroupBcast(t *testing.T) {
 	ts := newThreads(t, 2)
 	gs, hs := ts.group("g", 5)
 	b := hs[0].Buffer(pack.Default)
-	check(t, pack.PackOne(b, int32(42)))
+	try.OK(t, pack.PackOne(b, int32(42)))
 	recv := func(hs []handle, from tpvm.TID) {
 		t.Helper()
 		for _, h := range hs {
-			m := must(h.Recv(ctx, from, 63))(t)
-			if v, err := pack.UnpackOne[int32](&m.Reader); v != 42 || err != nil {
-				t.Error(v, err)
-			}
+			m := try.Get(h.Recv(ctx, from, 63))(t)
+			try.Gives(pack.UnpackOne[int32](&m.Reader))(t, 42)
 			m.Release()
-			wantErr(t, second(h.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+			try.Fails(h.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 		}
 	}
-	check(t, gs[0].Bcast(ctx, 63, b))
+	try.OK(t, gs[0].Bcast(ctx, 63, b))
 	recv(hs[1:], hs[0].ID())
 	other := ts.start(1)
-	check(t, other.GroupBcast(ctx, "g", 63, b))
+	try.OK(t, other.GroupBcast(ctx, "g", 63, b))
 	recv(hs, other.ID())
-	wantErr(t, gs[0].Bcast(ctx, -1, b), tpvm.ErrBadParam)
+	try.Fails(gs[0].Bcast(ctx, -1, b))(t, tpvm.ErrBadParam)
 	hs[4].end()
 	if err := gs[0].Bcast(ctx, 63, b); err != nil { // its end may be known already, and then is no error
 		gone(t, err, false, hs[4].ID())
@@ -643,7 +616,7 @@ func TestGroupGatherScatter(t *testing.T) {
 		return nil
 	}))
 	// A number that no member has is left out.
-	check(t, gs[2].Leave(ctx))
+	try.OK(t, gs[2].Leave(ctx))
 	rest := slices.Delete(slices.Clone(gs), 2, 3)
 	noErrors(t, each(rest, func(_ int, g *tpvm.Group) error {
 		parts, err := tpvm.Gather(ctx, g, 4, 5, []byte{byte(g.Instance())})
@@ -654,11 +627,11 @@ func TestGroupGatherScatter(t *testing.T) {
 	}))
 	// The parts of members that have left since count, also those with the highest numbers.
 	for i, g := range gs[4:] {
-		check(t, second(tpvm.Gather(ctx, g, 6, 3, []int{4 + i})))
-		check(t, g.Leave(ctx))
+		try.Get(tpvm.Gather(ctx, g, 6, 3, []int{4 + i}))(t)
+		try.OK(t, g.Leave(ctx))
 	}
 	for i, g := range gs[:2] {
-		check(t, second(tpvm.Gather(ctx, g, 6, 3, []int{i})))
+		try.Get(tpvm.Gather(ctx, g, 6, 3, []int{i}))(t)
 	}
 	if parts, err := tpvm.Gather(ctx, gs[3], 6, 3, []int{3}); fmt.Sprint(parts) != "[[0] [1] [] [3] [4] [5]]" {
 		t.Error(parts, err)
@@ -670,7 +643,7 @@ func TestGroupGatherScatter(t *testing.T) {
 		{second(tpvm.Scatter(ctx, gs[0], 4, 0, [][]int{{1}})), tpvm.ErrBadParam},
 		{second(tpvm.Gather(ctx, gs[2], 4, 0, []int{1})), tpvm.ErrNotInGroup},
 	} {
-		wantErr(t, c.err, c.want)
+		try.Fails(c.err)(t, c.want)
 	}
 }
 
@@ -704,9 +677,7 @@ func TestGroupReduce(t *testing.T) {
 		_, err := tpvm.Reduce(ctx, g, 5, 0, make([]int, 1+i/5), tpvm.Sum)
 		return err
 	})
-	if !errors.Is(errs[0], tpvm.ErrBadParam) {
-		t.Error(errs[0])
-	}
+	try.Fails(errs[0])(t, tpvm.ErrBadParam)
 }
 
 // A member that has ended is named to the members that wait for it: the root of Gather and Reduce,
@@ -770,11 +741,11 @@ func TestGroupCollectLeft(t *testing.T) {
 			return "", err
 		}
 		for i, g := range gs[1:5] {
-			must(reduce(g, 1, fmt.Sprint(i+1)))(t)
+			try.Get(reduce(g, 1, fmt.Sprint(i+1)))(t)
 		}
-		must(reduce(gs[1], 2, "x"))(t)
+		try.Get(reduce(gs[1], 2, "x"))(t)
 		for _, i := range []int{1, 3, 5} { // 5 has not called
-			check(t, gs[i].Leave(ctx))
+			try.OK(t, gs[i].Leave(ctx))
 		}
 		hs[2].end()
 		for n := 0; n != 2; { // until the end is known
@@ -786,24 +757,18 @@ func TestGroupCollectLeft(t *testing.T) {
 		if err != nil || again.Instance() != 1 {
 			t.Fatal(again.Instance(), err)
 		}
-		must(reduce(again, 1, "n"))(t)
-		if s, err := reduce(gs[0], 1, "0"); s != "01234" || err != nil {
-			t.Errorf("%q, %v", s, err)
-		}
-		must(reduce(gs[4], 1, "4"))(t)
+		try.Get(reduce(again, 1, "n"))(t)
+		try.Gives(reduce(gs[0], 1, "0"))(t, "01234")
+		try.Get(reduce(gs[4], 1, "4"))(t)
 		_, err = reduce(gs[0], 1, "0")
 		gone(t, err, false, hs[2].ID())
 		for _, tag := range []int{1, 2} { // after the error the root does not wait for 5
 			for _, g := range []*tpvm.Group{again, gs[4]} {
-				must(reduce(g, tag, "y"))(t)
+				try.Get(reduce(g, tag, "y"))(t)
 			}
 		}
-		if s, err := reduce(gs[0], 1, "0"); s != "0yy" || err != nil {
-			t.Errorf("%q, %v", s, err)
-		}
-		if s, err := reduce(gs[0], 2, "0"); s != "0xy" || err != nil {
-			t.Errorf("%q, %v", s, err)
-		}
+		try.Gives(reduce(gs[0], 1, "0"))(t, "0yy")
+		try.Gives(reduce(gs[0], 2, "0"))(t, "0xy")
 	}
 }
 
@@ -818,13 +783,13 @@ func TestGroupNamedOnce(t *testing.T) {
 	noErrors(t, each(gs, func(_ int, g *tpvm.Group) error { return g.Freeze(ctx, 3) })) // lists need no coordinator
 
 	for range 3 { // for all calls of Gather below
-		check(t, second(tpvm.Gather(ctx, gs[0], 1, 1, []int{0})))
+		try.Get(tpvm.Gather(ctx, gs[0], 1, 1, []int{0}))(t)
 	}
 	release := sync.OnceFunc(ts.tasks[0].HoldGroup("g"))
 	defer release() // if the test fails
 	hs[2].end()
 	b := gs[1].Thread().Buffer(pack.Default)
-	check(t, b.PackString("x"))
+	try.OK(t, b.PackString("x"))
 	ops := map[string]func() error{
 		"gather":  func() error { return second(tpvm.Gather(ctx, gs[1], 1, 1, []int{1})) },
 		"scatter": func() error { return second(tpvm.Scatter(ctx, gs[1], 1, 1, make([][]int, 3))) },
@@ -839,13 +804,11 @@ func TestGroupNamedOnce(t *testing.T) {
 	}
 	release()
 	for n := 3; n > 2; { // until the coordinator has told
-		ms := must(gs[1].Members(ctx))(t)
+		ms := try.Get(gs[1].Members(ctx))(t)
 		n = len(ms)
 	}
 	for op, f := range ops {
-		if err := f(); err != nil {
-			t.Errorf("%s after all know: %v", op, err)
-		}
+		try.Check(t, f(), "%s after all know", op)
 	}
 }
 
@@ -857,12 +820,12 @@ func TestGroupEndBehindThread(t *testing.T) {
 	gs, _ := ts.group("g", 1)
 	for range 200 {
 		h := ts.start(1)
-		g := must(h.Join(ctx, "g"))(t)
-		must(gs[0].Thread().Resource().Monitor(ctx, g.ResourceID(), 9))(t)
+		g := try.Get(h.Join(ctx, "g"))(t)
+		try.Get(gs[0].Thread().Resource().Monitor(ctx, g.ResourceID(), 9))(t)
 		h.end()
-		m := must(gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9)))(t)
+		m := try.Get(gs[0].Thread().Resource().Recv(ctx, rocl.Tag(9)))(t)
 		m.Release()
-		wantErr(t, gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1), rocl.ErrGone)
+		try.Fails(gs[0].Thread().SendPacked(ctx, h.ID(), 1, 1))(t, rocl.ErrGone)
 	}
 }
 
@@ -874,9 +837,7 @@ func TestGroupEndsWithLastMember(t *testing.T) {
 	keeps := func() (n int) {
 		for _, typ := range []string{"group", "grouptask", "groupsync"} {
 			for _, err := range ts.contexts[0].FindAll(ctx, rocl.Match{"vm": ts.tasks[0].VM(), "type": typ}) {
-				if err != nil {
-					t.Fatalf("%d resources or more are left: %v", n, err)
-				}
+				try.OK(t, err, "%d resources or more are left", n)
 				n++
 			}
 		}
@@ -890,15 +851,15 @@ func TestGroupEndsWithLastMember(t *testing.T) {
 		}
 		var gs []*tpvm.Group
 		for _, h := range hs[:1+i/2%2] {
-			g := must(h.Join(ctx, fmt.Sprint("job", i)))(t)
+			g := try.Get(h.Join(ctx, fmt.Sprint("job", i)))(t)
 			gs = append(gs, g)
 		}
 		for _, g := range gs {
-			check(t, g.Leave(ctx))
+			try.OK(t, g.Leave(ctx))
 		}
 	}
 	for _, h := range []handle{a, b} {
-		must(h.Join(ctx, "ends"))(t)
+		try.Get(h.Join(ctx, "ends"))(t)
 	}
 	a.end()
 	b.end()
@@ -912,13 +873,11 @@ func TestGroupInstanceFromDirectory(t *testing.T) {
 	c := alone(t)
 	main := enrol(t, c)
 	attrs := rocl.Attrs{"type": "group", "vm": main.VM(), "group": "g", "inst": "2000000", "tid": main.ID().String()}
-	must(c.Register(ctx, attrs))(t)
-	g := must(main.Join(ctx, "g"))(t)
+	try.Get(c.Register(ctx, attrs))(t)
+	g := try.Get(main.Join(ctx, "g"))(t)
 	parts, err := tpvm.Gather(ctx, g, 1, 0, []int{1})
 	if err != nil || len(parts) != 1 {
 		t.Error(len(parts), err)
 	}
-	if n, err := main.GroupSize(ctx, "g"); n != 1 || err != nil {
-		t.Error(n, err)
-	}
+	try.Gives(main.GroupSize(ctx, "g"))(t, 1)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // When a member ends, no mailbox of the other members in its task is looked at, and memory is taken
@@ -16,10 +17,7 @@ func TestGroupDeparturesShared(t *testing.T) {
 	a := &groupAgent{name: "g", members: map[int]member{}, departed: map[int]Member{}, local: map[TID]*Group{}}
 	var gs []*Group
 	for i := range 10 {
-		id, err := rocl.ParseGID(fmt.Sprintf("000000000001-2-%x", i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := try.Get(rocl.ParseGID(fmt.Sprintf("000000000001-2-%x", i+1)))(t)
 		gs = append(gs, &Group{a: a, inst: i})
 		a.local[id] = gs[i]
 	}
@@ -43,8 +41,6 @@ func TestGroupDeparturesShared(t *testing.T) {
 		if err := a.lackLocked(g, 10); !errors.As(err, &e) || len(e.Members) != mostUnreported {
 			t.Fatal(err)
 		}
-		if err := a.lackLocked(g, 10); err != nil {
-			t.Fatal("named twice:", err)
-		}
+		try.OK(t, a.lackLocked(g, 10), "named twice")
 	}
 }

@@ -3,9 +3,10 @@
 package tpvm
 
 import (
-	"errors"
 	"reflect"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // outOfRange are messages with instance numbers that no coordinator can have given.
@@ -20,13 +21,8 @@ var outOfRange = []groupMessage{
 // members is allocated.
 func TestGroupMessageInstance(t *testing.T) {
 	for _, m := range outOfRange {
-		p, err := m.appendTo(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := new(groupMessage).decode(p); !errors.Is(err, errGroupMessage) {
-			t.Errorf("%+v: %v", m, err)
-		}
+		p := try.Get(m.appendTo(nil))(t)
+		try.Fails(new(groupMessage).decode(p))(t, errGroupMessage, "%+v", m)
 	}
 }
 
@@ -38,17 +34,11 @@ func FuzzGroupMessage(f *testing.F) {
 		{Op: opReserved, Tokens: []uint64{7}, Inst: -1},
 		{Op: opChange, Version: 1 << 60, Gone: true, Left: true, Members: []member{{Inst: 1}}},
 	} {
-		p, err := m.appendTo(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
+		p := try.Get(m.appendTo(nil))(f)
 		f.Add(p)
 	}
 	for _, m := range outOfRange {
-		p, err := m.appendTo(nil)
-		if err != nil {
-			f.Fatal(err)
-		}
+		p := try.Get(m.appendTo(nil))(f)
 		f.Add(p)
 	}
 	f.Add([]byte{formatShort, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f})

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -36,9 +37,7 @@ func TestGroupOps(t *testing.T) {
 		t.Error(acc)
 	}
 	tpvm.Min(acc, x)
-	if acc[2] != 4 {
-		t.Error(acc)
-	}
+	try.Equal(t, acc[2], 4, "%v", acc)
 	f := []float64{math.NaN(), 1}
 	tpvm.Max(f, []float64{1, math.NaN()})
 	if f[0] == f[0] || f[1] == f[1] {

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -102,7 +103,7 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, self(t), n, program("members")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), n, program("members")))(t)
 	t.Cleanup(func() {
 		for _, id := range ids {
 			_ = task.Send(deadline(t), id, tagEnd, nil)
@@ -117,12 +118,12 @@ func members(t testing.TB, n int) (*tpvm.Task, []tpvm.TID) {
 // recv receives a message, and returns the string in it.
 func recv(t testing.TB, task *tpvm.Task, from tpvm.TID, tag int) string {
 	t.Helper()
-	m := must(task.Recv(deadline(t), from, tag))(t)
+	m := try.Get(task.Recv(deadline(t), from, tag))(t)
 	defer m.Release()
 	if m.Len() == 0 {
 		return ""
 	}
-	return must(m.UnpackString())(t)
+	return try.Get(m.UnpackString())(t)
 }
 
 // Processes with members are killed with SIGKILL while all wait in barriers, each time the one that
@@ -133,28 +134,24 @@ func TestGroupProcessKilled(t *testing.T) {
 	task, ids := members(t, procs)
 	pids := map[tpvm.TID]int{} // by the contexts of the processes
 	for i, err := range task.Tasks(ctx) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		pids[i.ID.Context()] = i.PID
 	}
-	ths := must(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
+	ths := try.Get(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
 	for { // until all have joined
-		n := must(task.GroupSize(ctx, "survivors"))(t)
+		n := try.Get(task.GroupSize(ctx, "survivors"))(t)
 		if n == procs*each {
 			break
 		}
 	}
 	for len(ids) > 1 {
-		f := must(task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"}))(t)
+		f := try.Get(task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"}))(t)
 		victim := f.ID.Context()
 		p, err := os.FindProcess(pids[victim])
 		if err == nil {
 			err = p.Kill()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		isVictim := func(id tpvm.TID) bool { return id.Context() == victim }
 		var killed, left []tpvm.TID
 		for _, id := range ths {
@@ -174,8 +171,8 @@ func TestGroupProcessKilled(t *testing.T) {
 			}
 		}
 		b := task.Buffer(pack.Default)
-		check(t, b.PackValues(len(left)))
-		check(t, task.Mcast(ctx, left, tagCount, b))
+		try.OK(t, b.PackValues(len(left)))
+		try.OK(t, task.Mcast(ctx, left, tagCount, b))
 		for _, id := range left {
 			recv(t, task, id, tagMet)
 		}
@@ -197,20 +194,20 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 	task, ids := members(t, 1)
 	ts := &team{t: t}
 	for range tasks {
-		c := must(rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))(t)
+		c := try.Get(rocl.Open(ctx, rocl.WithSocket(os.Getenv("TPVM_TEST_SOCKET"))))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		ts.tasks = append(ts.tasks, enrol(t, c))
 	}
 	var all [groups][]*tpvm.Group
 	for i := range all {
 		name := fmt.Sprint("held", i)
-		holder := must(task.Spawn(ctx, "holder", 1, tpvm.Args(name)))(t)
+		holder := try.Get(task.Spawn(ctx, "holder", 1, tpvm.Args(name)))(t)
 		recv(t, task, holder[0], tagReport)
 		for j := range tasks {
-			g := must(ts.start(j).Join(ctx, name))(t)
+			g := try.Get(ts.start(j).Join(ctx, name))(t)
 			all[i] = append(all[i], g)
 		}
-		check(t, task.Send(ctx, holder[0], tagCount, nil))
+		try.OK(t, task.Send(ctx, holder[0], tagCount, nil))
 		recv(t, task, holder[0], tagReport)
 	}
 	var wg sync.WaitGroup
@@ -219,9 +216,7 @@ func TestGroupCoordinatorKilled(t *testing.T) {
 			wg.Go(func() {
 				for k := range rounds {
 					if i == 0 && j == 0 && k == rounds/4 {
-						if err := task.Signal(ctx, ids[0], syscall.SIGKILL); err != nil {
-							t.Error(err)
-						}
+						try.Check(t, task.Signal(ctx, ids[0], syscall.SIGKILL))
 					}
 					if err := g.Barrier(ctx, tasks); err != nil {
 						t.Errorf("group %d, member %d, barrier %d: %v", i, j, k, err)

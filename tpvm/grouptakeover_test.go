@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -56,10 +57,7 @@ func groupTasks(t *testing.T, n int) (all []*groupNames) {
 		c := cluster.Open(0)
 		next := func(n int) (rs []*rocl.Resource) {
 			for range n {
-				r, err := c.Register(ctx, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := try.Get(c.Register(ctx, nil))(t)
 				rs = append(rs, r)
 			}
 			return rs
@@ -106,9 +104,7 @@ func (p modelPost) send(to TID, m *groupMessage) {
 	if err == nil {
 		err = v.decode(b)
 	}
-	if err != nil {
-		p.w.t.Fatal(err)
-	}
+	try.OK(p.w.t, err)
 	if !p.w.dead[to.Context()] {
 		l := groupLink{p.from, to}
 		p.w.links[l] = append(p.w.links[l], v)
@@ -691,9 +687,7 @@ func TestGroupTakeoverLeave(t *testing.T) {
 			if all := b.log.since(0); len(all) != 1 || all[0].ID != l.ID || !all[0].left && got&1 == 0 {
 				t.Errorf("tasks %b got the message: agent %d has noted %v", got, i, fmt.Sprint(all))
 			}
-			if len(b.members) != 2 {
-				t.Errorf("tasks %b got the message: agent %d has the members %v", got, i, b.members)
-			}
+			try.Equal(t, len(b.members), 2, "tasks %b got the message: agent %d has the members %v", got, i, b.members)
 		}
 	}
 }

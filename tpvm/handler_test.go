@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -19,7 +20,7 @@ import (
 // sendInt sends a number.
 func sendInt(t testing.TB, th *tpvm.Thread, to tpvm.TID, tag int, n int32) {
 	t.Helper()
-	check(t, tpvm.SendValues(deadline(t), th, to, tag, []int32{n}))
+	try.OK(t, tpvm.SendValues(deadline(t), th, to, tag, []int32{n}))
 }
 
 func recvInt(t testing.TB, th *tpvm.Thread, from tpvm.TID, tag int) int32 {
@@ -48,16 +49,13 @@ func TestHandlers(t *testing.T) {
 	const n = 1000
 	var got []int32
 	done := make(chan struct{})
-	remove, err := b.AddHandler(tpvm.AnyTask, 5, 0, func(_ context.Context, m *tpvm.Message) {
+	remove := try.Get(b.AddHandler(tpvm.AnyTask, 5, 0, func(_ context.Context, m *tpvm.Message) {
 		got = append(got, number(m))
 		if len(got) == n {
 			close(done)
 		}
-	}, tpvm.Serial())
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantErr(t, second(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {})), tpvm.ErrHandler)
+	}, tpvm.Serial()))(t)
+	try.Fails(b.AddHandler(tpvm.AnyTask, 5, 0, func(context.Context, *tpvm.Message) {}))(t, tpvm.ErrHandler)
 	for i := range int32(n) {
 		sendInt(t, a.Thread, b.ID(), 5, i)
 		if i%10 == 0 {
@@ -79,7 +77,7 @@ func TestHandlers(t *testing.T) {
 			if err != nil || e.Tag != 6 {
 				t.Fatal(e, err)
 			}
-			m := must(b.TryRecv(a.ID(), tpvm.AnyTag))(t)
+			m := try.Get(b.TryRecv(a.ID(), tpvm.AnyTag))(t)
 			if k := number(m); k != i {
 				t.Fatal(k, i)
 			}
@@ -94,30 +92,28 @@ func TestHandlers(t *testing.T) {
 	remove()
 	remove()
 	sendInt(t, a.Thread, b.ID(), 5, 77)
-	if k := recvInt(t, b.Thread, a.ID(), 5); k != 77 {
-		t.Error(k)
-	}
+	try.Equal(t, recvInt(t, b.Thread, a.ID(), 5), 77)
 
 	// Handlers in any context, and of messages of Notify. A panic ends one call.
-	mc := must(a.NewContext(ctx))(t)
+	mc := try.Get(a.NewContext(ctx))(t)
 	var calls atomic.Int32
 	handled := make(chan bool, 10)
-	must(b.AddHandler(a.ID(), tpvm.AnyTag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+	try.Get(b.AddHandler(a.ID(), tpvm.AnyTag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
 		handled <- m.IsGone()
 		if calls.Add(1) == 1 {
 			panic("once")
 		}
 	}, tpvm.Workers(4)))(t)
 	sendInt(t, a.Thread, b.ID(), 1, 1)
-	must(a.SetContext(mc))(t)
+	try.Get(a.SetContext(mc))(t)
 	sendInt(t, a.Thread, b.ID(), 2, 1)
 	for range 2 {
 		if <-handled {
 			t.Error("gone")
 		}
 	}
-	must(b.Notify(ctx, 3, a.ID()))(t)
-	check(t, a.Exit(ctx))
+	try.Get(b.Notify(ctx, 3, a.ID()))(t)
+	try.OK(t, a.Exit(ctx))
 	if !<-handled {
 		t.Error("not gone")
 	}
@@ -132,7 +128,7 @@ func TestHandlers(t *testing.T) {
 		{},
 		{f: func(context.Context, *tpvm.Message) {}, opts: []tpvm.HandlerOption{tpvm.Workers(0)}},
 	} {
-		wantErr(t, second(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...)), tpvm.ErrBadParam)
+		try.Fails(b.AddHandler(tpvm.AnyTask, bad.tag, bad.mc, bad.f, bad.opts...))(t, tpvm.ErrBadParam)
 	}
 }
 
@@ -144,8 +140,8 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(0))
 	got := make(chan int32)
 	go func() { got <- recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag) }()
-	must(b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
-		check(t, tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}))
+	try.Get(b.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(ctx context.Context, m *tpvm.Message) {
+		try.OK(t, tpvm.SendValues(ctx, b.Thread, m.From(), 2, []int32{number(m) + 1}))
 	}))(t)
 	for i := range int32(100) {
 		sendInt(t, a.Thread, b.ID(), 1, i)
@@ -154,23 +150,18 @@ func TestHandlerWhileReceiving(t *testing.T) {
 		}
 	}
 	sendInt(t, a.Thread, b.ID(), 9, 42)
-	if k := <-got; k != 42 {
-		t.Error(k)
-	}
+	try.Equal(t, <-got, 42)
 	// The receive learns of the end of the sender although a handler wants some of its messages.
 	d := enrol(t, c.Open(0))
 	go func() {
-		_, err := b.Recv(ctx, d.ID(), tpvm.AnyTag)
-		if !errors.Is(err, rocl.ErrGone) {
-			t.Error(err)
-		}
+		try.Fails(b.Recv(ctx, d.ID(), tpvm.AnyTag))(t, rocl.ErrGone)
 		got <- 0
 	}()
-	check(t, d.Exit(ctx))
+	try.OK(t, d.Exit(ctx))
 	<-got
 	short, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, second(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag)), context.Canceled)
+	try.Fails(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag))(t, context.Canceled)
 }
 
 // RecvFunc finds a message behind others, which keep their order.
@@ -180,16 +171,12 @@ func TestRecvFunc(t *testing.T) {
 	for i := range int32(10) {
 		sendInt(t, a.Thread, b.ID(), int(i), i)
 	}
-	m := must(b.RecvFunc(deadline(t), func(i tpvm.Info) bool { return i.From == a.ID() && i.Tag*i.Tag == 49 && i.Len == 4 }))(t)
-	if k := number(m); k != 7 {
-		t.Error(k)
-	}
+	m := try.Get(b.RecvFunc(deadline(t), func(i tpvm.Info) bool { return i.From == a.ID() && i.Tag*i.Tag == 49 && i.Len == 4 }))(t)
+	try.Equal(t, number(m), 7)
 	m.Release()
 	for i := range int32(10) {
 		if i != 7 {
-			if k := recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag); k != i {
-				t.Errorf("%d, not %d", k, i)
-			}
+			try.Equal(t, recvInt(t, b.Thread, tpvm.AnyTask, tpvm.AnyTag), i)
 		}
 	}
 }
@@ -199,13 +186,10 @@ func TestHandlerGoexit(t *testing.T) {
 	task := enrol(t, alone(t))
 	for tag, opts := range [][]tpvm.HandlerOption{nil, {tpvm.Serial()}, {tpvm.Workers(2)}} {
 		got := make(chan int32)
-		_, err := task.AddHandler(tpvm.AnyTask, tag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+		try.Get(task.AddHandler(tpvm.AnyTask, tag, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
 			got <- number(m)
 			runtime.Goexit()
-		}, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, opts...))(t)
 		for i := range int32(10) {
 			sendInt(t, task.Thread, task.ID(), tag, i)
 			if k := <-got; k != i {
@@ -218,9 +202,9 @@ func TestHandlerGoexit(t *testing.T) {
 // A receive of a thread with handlers returns when the thread's context is closed.
 func TestHandlerClosed(t *testing.T) {
 	ctx := deadline(t)
-	c := must(rocl.Open(ctx, rocl.WithSocket(node(t))))(t)
-	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
-	must(task.AddHandler(tpvm.AnyTask, 1, 0, func(context.Context, *tpvm.Message) {}))(t)
+	c := try.Get(rocl.Open(ctx, rocl.WithSocket(node(t))))(t)
+	task := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
+	try.Get(task.AddHandler(tpvm.AnyTask, 1, 0, func(context.Context, *tpvm.Message) {}))(t)
 	sendInt(t, task.Thread, task.ID(), 2, 2)
 	recvInt(t, task.Thread, tpvm.AnyTask, tpvm.AnyTag) // through the goroutine that receives for the handler
 	got := make(chan error)
@@ -229,6 +213,6 @@ func TestHandlerClosed(t *testing.T) {
 		got <- err
 	}()
 	_ = c.Close()
-	wantErr(t, <-got, rocl.ErrClosed)
+	try.Fails(<-got)(t, rocl.ErrClosed)
 	_ = task.Exit(ctx)
 }

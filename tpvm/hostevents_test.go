@@ -5,6 +5,7 @@ package tpvm
 import (
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
@@ -12,17 +13,11 @@ import (
 func FuzzHostEvent(f *testing.F) {
 	b := pack.NewBuffer(pack.Default)
 	for _, s := range []string{"000000000001-1000001-1", "000000000001", "one", "linux/amd64"} {
-		if err := b.PackString(s); err != nil {
-			f.Fatal(err)
-		}
+		try.OK(f, b.PackString(s))
 	}
-	if err := pack.Pack(b, []int32{8, 1}, 1); err != nil {
-		f.Fatal(err)
-	}
+	try.OK(f, pack.Pack(b, []int32{8, 1}, 1))
 	p := make([]byte, b.Size())
-	if _, err := b.Encode(p); err != nil {
-		f.Fatal(err)
-	}
+	try.Get(b.Encode(p))(f)
 	f.Add(uint8(pack.Default), p)
 	f.Fuzz(func(t *testing.T, enc uint8, p []byte) {
 		var m Message

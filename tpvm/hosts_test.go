@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -75,9 +76,9 @@ func newFarm(t *testing.T) *farm {
 	nice.Raise(t)
 	f := &farm{t: t, dir: t.TempDir(), pids: map[tpvm.TID]int{}}
 	f.key = filepath.Join(f.dir, "key")
-	check(t, os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
+	try.OK(t, os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	f.address = freeAddress(t)
-	f.c = must(rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}), rocl.WithGiveUp(farmGiveUp)))(t)
+	f.c = try.Get(rocl.Open(deadline(t), rocl.WithSocket(node(t)), rocl.WithCluster("farm"), rocl.WithMember(cluster.Member{Bind: f.address, KeyFile: f.key}), rocl.WithGiveUp(farmGiveUp)))(t)
 	t.Cleanup(func() { f.c.Close() })
 	f.task = enrol(t, f.c)
 	ssh := filepath.Join(f.dir, "ssh")
@@ -91,9 +92,7 @@ echo "Welcome to $host"
 . ` + f.dir + `/$host.env
 exec sh -c "$*"
 `
-	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(ssh, []byte(script), 0o700))
 	t.Setenv(tpvm.EnvSSH, ssh)
 	t.Setenv(tpvm.EnvPod, self(t))
 	return f
@@ -101,7 +100,7 @@ exec sh -c "$*"
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	return must(freeaddr.Loopback())(t)
+	return try.Get(freeaddr.Loopback())(t)
 }
 
 // env returns the environment of commands on a host whose pod serves the node.
@@ -123,7 +122,7 @@ func (f *farm) host(name string, more map[string]string) {
 	for k, v := range env {
 		fmt.Fprintf(&s, "%s=%s\nexport %s\n", k, v, k)
 	}
-	check(f.t, os.WriteFile(filepath.Join(f.dir, name+".env"), []byte(s.String()), 0o600))
+	try.OK(f.t, os.WriteFile(filepath.Join(f.dir, name+".env"), []byte(s.String()), 0o600))
 }
 
 // add adds hosts, and removes them when the test ends.
@@ -154,9 +153,9 @@ func (f *farm) spawn(n int, opts ...tpvm.SpawnOption) ([]tpvm.TID, error) {
 // pod returns the process of the pod that serves a host.
 func (f *farm) pod(name string) int {
 	f.t.Helper()
-	p := must(f.c.Find(deadline(f.t), rocl.Match{"type": "systhread", "vm": "test", "added": name}))(f.t)
+	p := try.Get(f.c.Find(deadline(f.t), rocl.Match{"type": "systhread", "vm": "test", "added": name}))(f.t)
 	v, _ := p.Attrs.Get("pid")
-	return must(strconv.Atoi(string(v)))(f.t)
+	return try.Get(strconv.Atoi(string(v)))(f.t)
 }
 
 // killAll kills the processes of tasks, as the loss of their host does.
@@ -177,9 +176,7 @@ func (f *farm) on(ids []tpvm.TID) map[string]int {
 	}
 	n := map[string]int{}
 	for i, err := range f.task.Tasks(deadline(f.t)) {
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		try.OK(f.t, err)
 		if is[i.ID] {
 			n[i.Node]++
 		}
@@ -191,7 +188,7 @@ func (f *farm) on(ids []tpvm.TID) map[string]int {
 func (f *farm) end(ids ...tpvm.TID) {
 	f.t.Helper()
 	ctx := deadline(f.t)
-	must(f.task.Notify(ctx, 99, ids...))(f.t)
+	try.Get(f.task.Notify(ctx, 99, ids...))(f.t)
 	for _, id := range ids {
 		_ = f.task.Kill(ctx, id)
 	}
@@ -237,13 +234,13 @@ func TestAddHosts(t *testing.T) {
 		!strings.Contains(err.Error(), "not found from here") || !strings.Contains(err.Error(), "--join") {
 		t.Errorf("a host of another cluster: %v", err)
 	}
-	check(t, hasty.Exit(ctx))
-	wantErr(t, second(f.add("one")), tpvm.ErrHostAdded)
+	try.OK(t, hasty.Exit(ctx))
+	try.Fails(f.add("one"))(t, tpvm.ErrHostAdded)
 	all, err := f.task.Hosts(ctx)
 	if err != nil || len(all) != 3 {
 		t.Fatalf("hosts: %+v: %v", all, err)
 	}
-	ids := must(f.spawn(6))(t)
+	ids := try.Get(f.spawn(6))(t)
 	if n := f.on(ids); len(n) != 3 || n[hs[0].Node] != 2 || n[hs[1].Node] != 2 {
 		t.Errorf("tasks by node: %v", n)
 	}
@@ -251,11 +248,11 @@ func TestAddHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[hs[1].Node] != 2 {
 		t.Errorf("on two: %v: %v", n, err)
 	}
-	must(f.task.Notify(ctx, 5, two...))(t)
-	check(t, f.task.DelHosts(ctx, "two"))
+	try.Get(f.task.Notify(ctx, 5, two...))(t)
+	try.OK(t, f.task.DelHosts(ctx, "two"))
 	wantEnds(f.t, f.task, 5, two...)
-	wantErr(t, second(f.spawn(1, tpvm.OnHost("two"))), tpvm.ErrNoHost)
-	wantErr(t, f.task.DelHosts(ctx, "two", f.task.Host()+"x"), tpvm.ErrNoPod)
+	try.Fails(f.spawn(1, tpvm.OnHost("two")))(t, tpvm.ErrNoHost)
+	try.Fails(f.task.DelHosts(ctx, "two", f.task.Host()+"x"))(t, tpvm.ErrNoPod)
 	f.end(ids...)
 }
 
@@ -268,7 +265,7 @@ func TestAddHostsCanceled(t *testing.T) {
 		return exec.Command("sleep", "3600")
 	})
 	task := enrol(t, f.c, tpvm.WithHostStarter(s))
-	wantErr(t, second(task.AddHosts(ctx, "any")), context.Canceled)
+	try.Fails(task.AddHosts(ctx, "any"))(t, context.Canceled)
 }
 
 type starter func(ctx context.Context, host string, argv []string) *exec.Cmd
@@ -285,22 +282,22 @@ func TestNotifyHosts(t *testing.T) {
 	if err != nil || len(own) != 1 {
 		t.Fatal(own, err)
 	}
-	stop := must(f.task.NotifyHosts(ctx, 3))(t)
+	stop := try.Get(f.task.NotifyHosts(ctx, 3))(t)
 	event := func(tag int) tpvm.HostEvent {
 		t.Helper()
-		m := must(f.task.Recv(ctx, tpvm.AnyTask, tag))(t)
+		m := try.Get(f.task.Recv(ctx, tpvm.AnyTask, tag))(t)
 		defer m.Release()
-		return must(m.HostEvent())(t)
+		return try.Get(m.HostEvent())(t)
 	}
 	f.host("one", nil)
-	hs := must(f.add("one"))(t) // its pod serves the node
+	hs := try.Get(f.add("one"))(t) // its pod serves the node
 	joined := event(3)
 	if joined.IsGone || joined.ID != hs[0].ID || joined.Cores != hs[0].Cores || joined.Name == "" || joined.Arch != hs[0].Arch {
 		t.Errorf("joined: %+v, added: %+v", joined, hs[0])
 	}
-	must(f.task.NotifyHosts(ctx, 4, joined.ID, own[0].ID))(t)
-	ids := must(f.spawn(1, tpvm.OnHost("one")))(t)
-	must(f.task.Notify(ctx, 5, ids...))(t)
+	try.Get(f.task.NotifyHosts(ctx, 4, joined.ID, own[0].ID))(t)
+	ids := try.Get(f.spawn(1, tpvm.OnHost("one")))(t)
+	try.Get(f.task.Notify(ctx, 5, ids...))(t)
 	pod := f.pod("one")
 	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // the node ends with its pod
 		t.Fatal(err)
@@ -323,7 +320,7 @@ func TestNotifyHosts(t *testing.T) {
 	if n := f.on(two); err != nil || n[own[0].Node] != 2 {
 		t.Errorf("after the loss: %v: %v", n, err)
 	}
-	wantErr(t, second(f.spawn(1, tpvm.OnHost("one"))), tpvm.ErrNoHost)
+	try.Fails(f.spawn(1, tpvm.OnHost("one")))(t, tpvm.ErrNoHost)
 	f.end(two...)
 }
 
@@ -333,10 +330,10 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 	ctx := deadline(t)
 	begun := filepath.Join(f.dir, "begun")
 	f.host("one", map[string]string{"TPVM_TEST_BEGUN": begun})
-	must(f.add("one"))(t)
+	try.Get(f.add("one"))(t)
 	slow := filepath.Join(f.dir, "slow") // it enrols only if the test's own pod starts it
 	script := "#!/bin/sh\n[ -z \"$TPVM_TEST_BEGUN\" ] && TPVM_TEST_PROGRAM=worker exec " + self(t) + "\necho $$ >$TPVM_TEST_BEGUN.new; mv $TPVM_TEST_BEGUN.new $TPVM_TEST_BEGUN; exec sleep 30\n"
-	check(t, os.WriteFile(slow, []byte(script), 0o700))
+	try.OK(t, os.WriteFile(slow, []byte(script), 0o700))
 	pod := f.pod("one")
 	type result struct {
 		ids []tpvm.TID
@@ -352,7 +349,7 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 		text, _ = os.ReadFile(begun)
 		return len(text) > 0
 	})
-	check(t, syscall.Kill(pod, syscall.SIGKILL))
+	try.OK(t, syscall.Kill(pod, syscall.SIGKILL))
 	r := <-spawned
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -379,7 +376,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: the parent is %v", what, b.Parent())
 		}
 	}
-	must(a.Task().Rocl().Register(deadline(t), rocl.Attrs{"type": "tmp", "vm": "test", "token": "forged", "start": "\xff\xff"}))(t)
+	try.Get(a.Task().Rocl().Register(deadline(t), rocl.Attrs{"type": "tmp", "vm": "test", "token": "forged", "start": "\xff\xff"}))(t)
 	t.Setenv(tpvm.EnvToken, "forged")
 	if b, err := tpvm.Enrol(deadline(t), tpvm.WithContext(c.Open(0)), tpvm.WithVM("test")); err == nil {
 		t.Errorf("a start that cannot be read: %v", b)
@@ -393,7 +390,7 @@ func TestTurns(t *testing.T) {
 	tasks := make([]*tpvm.Task, 3)
 	for i := range tasks {
 		tasks[i] = enrol(t, c.Open(i))
-		must(tasks[i].Export(ctx, "wait", func(ctx context.Context, _ *tpvm.Thread) error {
+		try.Get(tasks[i].Export(ctx, "wait", func(ctx context.Context, _ *tpvm.Thread) error {
 			<-ctx.Done()
 			return nil
 		}))(t)
@@ -401,15 +398,13 @@ func TestTurns(t *testing.T) {
 	f := &farm{t: t, task: tasks[0]}
 	var ids []tpvm.TID
 	for _, n := range []int{1, 1, 1, 2, 1, 4, 1, 1} {
-		some := must(f.task.Spawn(ctx, "wait", n))(t)
+		some := try.Get(f.task.Spawn(ctx, "wait", n))(t)
 		if ids = append(ids, some...); len(ids) == 1 && f.on(ids)[node12(tasks[0])] != 1 {
 			t.Error("the first is not at the caller's")
 		}
 	}
 	for node, n := range f.on(ids) {
-		if n != 4 {
-			t.Errorf("%d threads on %s, not 4", n, node)
-		}
+		try.Equal(t, n, 4, "threads on %s", node)
 	}
 	// Spawns with conditions on hosts.
 	other := node12(tasks[1])
@@ -421,10 +416,7 @@ func TestTurns(t *testing.T) {
 		"Complement": {tpvm.Where(rocl.Match{rocl.AttrNode: other}), tpvm.Complement()},
 		"not here":   {tpvm.OnHost("."), tpvm.Complement()},
 	} {
-		some, err := f.task.Spawn(ctx, "wait", 4, opts...)
-		if err != nil {
-			t.Fatal(what, err)
-		}
+		some := try.Get(f.task.Spawn(ctx, "wait", 4, opts...))(t, "%v", what)
 		n := f.on(some)
 		switch what {
 		case "Complement":
@@ -436,9 +428,7 @@ func TestTurns(t *testing.T) {
 				t.Errorf("%s: %v", what, n)
 			}
 		default:
-			if n[other] != 4 {
-				t.Errorf("%s: %v, not all on %s", what, n, other)
-			}
+			try.Equal(t, n[other], 4, "%s: %v, on %s", what, n, other)
 		}
 	}
 	for what, opts := range map[string][]tpvm.SpawnOption{
@@ -462,16 +452,14 @@ func node12(t *tpvm.Task) string { return fmt.Sprintf("%012x", uint64(t.ID().Nod
 func TestStartInTurn(t *testing.T) {
 	f := newFarm(t)
 	f.host("one", nil)
-	must(f.add("one"))(t)
+	try.Get(f.add("one"))(t)
 	own := 0
 	for range 4 {
-		ps := must(f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits")))(t)
-		must(ps[0].Wait(deadline(t)))(t)
+		ps := try.Get(f.task.Start(deadline(t), self(t), 1, tpvm.Args("0"), program("exits")))(t)
+		try.Get(ps[0].Wait(deadline(t)))(t)
 		if ps[0].ID().Node() == f.c.ID().Node() {
 			own++
 		}
 	}
-	if own != 2 {
-		t.Errorf("%d of 4 programs were started on the own host of 2", own)
-	}
+	try.Equal(t, own, 2, "programs of 4 on the own host of 2")
 }

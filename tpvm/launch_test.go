@@ -18,15 +18,13 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // ownContext returns a context on a node of its own.
 func ownContext(t *testing.T, socket string) *rocl.Context {
 	t.Helper()
-	c, err := rocl.Open(t.Context(), rocl.WithSocket(socket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(socket)))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -34,10 +32,7 @@ func ownContext(t *testing.T, socket string) *rocl.Context {
 // enrolIn enrols a task that exits with the test.
 func enrolIn(t *testing.T, c *rocl.Context, opts ...Option) *Task {
 	t.Helper()
-	task, err := Enrol(t.Context(), append([]Option{WithContext(c), WithVM("test")}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	task := try.Get(Enrol(t.Context(), append([]Option{WithContext(c), WithVM("test")}, opts...)...))(t)
 	t.Cleanup(func() { _ = task.Exit(context.Background()) })
 	return task
 }
@@ -46,13 +41,8 @@ func enrolIn(t *testing.T, c *rocl.Context, opts ...Option) *Task {
 func launching(t *testing.T, task *Task) *child {
 	t.Helper()
 	p := task.pod
-	c, err := p.newChild(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.registerStart(t.Context(), c, spawnPrograms{}, "token"); err != nil {
-		t.Fatal(err)
-	}
+	c := try.Get(p.newChild(0))(t)
+	try.OK(t, p.registerStart(t.Context(), c, spawnPrograms{}, "token"))
 	handled := make(chan struct{})
 	task.work.Go(func() {
 		defer close(handled)
@@ -75,16 +65,10 @@ func TestEnrolDuringLaunch(t *testing.T) {
 	if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); !errors.Is(err, ErrDenied) || c.hasEnrolled() {
 		t.Errorf("before the process is started: %v", err)
 	}
-	if err := task.pod.mayBegin(c); err != nil {
-		t.Fatal(err)
-	}
-	if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, task.pod.mayBegin(c))
+	try.OK(t, task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}))
 	<-c.enrolled
-	if task.pod.statuses.get(task.ID()) != c {
-		t.Error("the launcher does not know the task")
-	}
+	try.Equal(t, task.pod.statuses.get(task.ID()), c, "the launcher does not know the task")
 }
 
 // A pod that is ending does not start the programs that it was about to start.
@@ -92,9 +76,7 @@ func TestEndDuringLaunch(t *testing.T) {
 	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
 	c := launching(t, task)
 	task.pod.endChildren()
-	if err := task.pod.mayBegin(c); !errors.Is(err, ErrExited) {
-		t.Error(err)
-	}
+	try.Fails(task.pod.mayBegin(c))(t, ErrExited)
 }
 
 // The error of a program that the system refuses to start says that there are too many. Errors of
@@ -120,10 +102,7 @@ func TestStartErrors(t *testing.T) {
 // A program that ends as soon as it has the reply to its enrolment has enrolled.
 func TestEnrolAndEnd(t *testing.T) {
 	task := enrolIn(t, ownContext(t, filepath.Join(t.TempDir(), "s")))
-	collector, err := task.c.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	collector := try.Get(task.c.Register(t.Context(), nil))(t)
 	c := launching(t, task)
 	c.cmd = exec.Command("none")
 	c.streams = []*stream{{p: task.pod, to: collector.ID()}}
@@ -133,18 +112,12 @@ func TestEnrolAndEnd(t *testing.T) {
 			answer(task.pod, collector, m, func(context.Context, enrolledStream) (done, error) { return done{}, nil })
 		})
 	})
-	if err := task.pod.mayBegin(c); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, task.pod.mayBegin(c))
 	go func() {
 		defer close(c.exited)
-		if err := task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, task.reportStart(t.Context(), &foundStart{tmp: c.tmp.ID()}))
 	}()
-	if id, err := task.pod.awaitEnrolment(t.Context(), c); err != nil || id != task.ID() {
-		t.Errorf("enrolled as %v: %v", id, err)
-	}
+	try.Gives(task.pod.awaitEnrolment(t.Context(), c))(t, task.ID(), "enrolled as")
 }
 
 // What a program prints after it has enrolled, and the end of its output, reach the collector after
@@ -161,9 +134,7 @@ func TestOutputAfterEnrolment(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.isEnrolling.Store(true)
-	if _, err := s.w.WriteString("line\n"); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(s.w.WriteString("line\n"))(t)
 	s.started(true)
 	select {
 	case <-s.done:
@@ -171,16 +142,11 @@ func TestOutputAfterEnrolment(t *testing.T) {
 	case <-time.After(50 * time.Millisecond): // how long a wrong stream has to be noticed
 	}
 	const tag = 100
-	if err := task.pod.r.SendBytes(t.Context(), data.ID(), tag, nil); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, task.pod.r.SendBytes(t.Context(), data.ID(), tag, nil))
 	close(c.enrolled)
 	var tags []uint64
 	for range 4 {
-		m, err := data.Recv(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := try.Get(data.Recv(t.Context()))(t)
 		tags = append(tags, m.Tag())
 		m.Release()
 	}
@@ -209,9 +175,7 @@ func TestPodRefuses(t *testing.T) {
 	}
 	task.WaitChildren()
 	c := launching(t, task)
-	if err := task.pod.mayBegin(c); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, task.pod.mayBegin(c))
 	_, err := ask[done](t.Context(), observer, c.tmp.ID(), 0, enrolment{ID: task.ID()})
 	if !errors.Is(err, ErrDenied) || c.hasEnrolled() {
 		t.Errorf("another task enrols: %v", err)
@@ -223,10 +187,7 @@ func TestPodRefuses(t *testing.T) {
 func TestPodGivesUp(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	asked, asker := enrolIn(t, ownContext(t, socket)), enrolIn(t, ownContext(t, socket))
-	r, err := asked.c.Register(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := try.Get(asked.c.Register(t.Context(), nil))(t)
 	begun, gaveUp := make(chan struct{}), make(chan struct{})
 	begin, giveUp := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(gaveUp) })
 	handled := make(chan error, 1)
@@ -250,9 +211,7 @@ func TestPodGivesUp(t *testing.T) {
 	}
 	for left := time.Millisecond; !hasBegun(); left *= 2 { // until a request arrives in time
 		ctx, cancel := context.WithTimeout(t.Context(), left)
-		if _, err := ask[done](ctx, asker, r.ID(), 0, done{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		try.Fails(ask[done](ctx, asker, r.ID(), 0, done{}))(t, context.DeadlineExceeded)
 		cancel()
 	}
 	select {
@@ -261,9 +220,7 @@ func TestPodGivesUp(t *testing.T) {
 		t.Error("the request is worked on")
 	}
 	_ = r.Close()
-	if err := asked.Exit(t.Context()); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, asked.Exit(t.Context()))
 	<-handled
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -57,13 +58,13 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	socket := node(t)
 	cmd := subprocess.Self()
 	cmd.Env = append(os.Environ(), "TPVM_TEST_PROGRAM=node")
-	other := must(subprocess.Start(cmd))(t)
+	other := try.Get(subprocess.Start(cmd))(t)
 	defer func() {
-		check(t, other.Stop())
+		try.OK(t, other.Stop())
 	}()
-	check(t, other.Expect(deadline(t), "open"))
+	try.OK(t, other.Expect(deadline(t), "open"))
 	task := own(t, rocl.WithSocket(socket))
-	g := must(task.Join(deadline(t), "leavers"))(t)
+	g := try.Get(task.Join(deadline(t), "leavers"))(t)
 	other.Signal(syscall.SIGSTOP)
 	eventually.True(t, "all its threads have stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", cmd.Process.Pid))
@@ -81,7 +82,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	}
 	other.Signal(syscall.SIGCONT)
 	if !t.Failed() {
-		check(t, <-left)
+		try.OK(t, <-left)
 	}
 }
 
@@ -96,10 +97,10 @@ func TestMembersExitTogether(t *testing.T) {
 	}
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	said := newLines()
-	check(t, task.Catchout(said))
+	said := new(lines)
+	try.OK(t, task.Catchout(said))
 	for range rounds {
-		ids := must(task.Spawn(ctx, self(t), leavers, program("leaver")))(t)
+		ids := try.Get(task.Spawn(ctx, self(t), leavers, program("leaver")))(t)
 		for _, id := range ids {
 			if s, err := task.Wait(ctx, id); err != nil || !s.Success() {
 				t.Error(s, err)
@@ -115,7 +116,7 @@ func TestMembersExitTogether(t *testing.T) {
 // own enrols a task that opens its context on the node of alone.
 func own(t *testing.T, opts ...rocl.Option) *tpvm.Task {
 	t.Helper()
-	task := must(joined(tpvm.WithVM("test"), tpvm.WithRocl(opts...)))(t)
+	task := try.Get(joined(tpvm.WithVM("test"), tpvm.WithRocl(opts...)))(t)
 	t.Cleanup(func() { _ = task.Exit(deadline(t)) })
 	return task
 }
@@ -125,8 +126,8 @@ func TestExitNamesReceiver(t *testing.T) {
 	alone(t)
 	a := own(t, rocl.WithCluster("one"), rocl.WithLinger(10*time.Millisecond))
 	b := own(t, rocl.WithCluster("another")) // b cannot reach a
-	check(t, a.SendPacked(deadline(t), b.ID(), 1, "hello"))
-	check(t, a.SendPacked(deadline(t), b.ID(), 1, "again"))
+	try.OK(t, a.SendPacked(deadline(t), b.ID(), 1, "hello"))
+	try.OK(t, a.SendPacked(deadline(t), b.ID(), 1, "again"))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	err := a.Exit(ctx)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -37,24 +38,20 @@ func TestRecv(t *testing.T) {
 		tag  int
 		want int32
 	}{{tpvm.AnyTask, 3, 30}, {d.ID(), tpvm.AnyTag, 40}, {a.ID(), 2, 20}, {tpvm.AnyTask, tpvm.AnyTag, 10}} {
-		if v := recvInt(t, b.Thread, r.from, r.tag); v != r.want {
-			t.Errorf("from %v with tag %d: %d, not %d", r.from, r.tag, v, r.want)
-		}
+		try.Equal(t, recvInt(t, b.Thread, r.from, r.tag), r.want, "from %v with tag %d", r.from, r.tag)
 	}
-	wantErr(t, second(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
-	wantErr(t, second(b.Probe(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	try.Fails(b.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
+	try.Fails(b.Probe(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 	short, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
-	wantErr(t, second(b.Recv(short, a.ID(), 1)), context.DeadlineExceeded)
+	try.Fails(b.Recv(short, a.ID(), 1))(t, context.DeadlineExceeded)
 	beyond := tpvm.MaxTag
 	beyond++ // less than 0 where int has 32 bits
 	for _, tag := range []int{-2, beyond} {
 		if m, err := b.Recv(ctx, tpvm.AnyTask, tag); !errors.Is(err, tpvm.ErrBadParam) {
 			t.Error(tag, m, err)
 		}
-		if err := a.Send(ctx, b.ID(), tag, nil); !errors.Is(err, tpvm.ErrBadParam) {
-			t.Error(tag, err)
-		}
+		try.Fails(a.Send(ctx, b.ID(), tag, nil))(t, tpvm.ErrBadParam, "%v", tag)
 	}
 }
 
@@ -64,15 +61,15 @@ func TestNotify(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	must(b.Export(ctx, "waits", func(ctx context.Context, _ *tpvm.Thread) error { <-ctx.Done(); return nil }))(t)
-	ids := must(a.Spawn(ctx, "waits", 2))(t)
+	try.Get(b.Export(ctx, "waits", func(ctx context.Context, _ *tpvm.Thread) error { <-ctx.Done(); return nil }))(t)
+	ids := try.Get(a.Spawn(ctx, "waits", 2))(t)
 	notify := func(tag int, ids ...tpvm.TID) (stop func()) {
 		t.Helper()
-		return must(a.Notify(ctx, tag, ids...))(t)
+		return try.Get(a.Notify(ctx, tag, ids...))(t)
 	}
 	wantGone := func(tag int, id tpvm.TID) {
 		t.Helper()
-		m := must(a.Recv(ctx, tpvm.AnyTask, tag))(t)
+		m := try.Get(a.Recv(ctx, tpvm.AnyTask, tag))(t)
 		if !m.IsGone() || m.From() != id {
 			t.Errorf("a notice of %v, gone: %v", m.From(), m.IsGone())
 		}
@@ -81,14 +78,14 @@ func TestNotify(t *testing.T) {
 	stop := notify(1, ids...)
 	notify(2, ids[0], ids[1], ids[0])
 	stop()
-	check(t, a.Kill(ctx, ids[0]))
+	try.OK(t, a.Kill(ctx, ids[0]))
 	wantGone(2, ids[0])
 	wantGone(2, ids[0])
 	notify(3, ids[0], b.ID()) // ids[0] has ended already
 	wantGone(3, ids[0])
-	check(t, a.Kill(ctx, ids[1]))
+	try.OK(t, a.Kill(ctx, ids[1]))
 	wantGone(2, ids[1])
-	check(t, b.Exit(ctx))
+	try.OK(t, b.Exit(ctx))
 	wantGone(3, b.ID())
-	wantErr(t, second(a.TryRecv(tpvm.AnyTask, tpvm.AnyTag)), rocl.ErrEmpty)
+	try.Fails(a.TryRecv(tpvm.AnyTask, tpvm.AnyTag))(t, rocl.ErrEmpty)
 }

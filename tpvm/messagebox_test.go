@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -23,7 +24,7 @@ import (
 func str(t testing.TB, th *tpvm.Thread, s string) *pack.Buffer {
 	t.Helper()
 	b := th.Buffer(pack.Default)
-	check(t, b.PackString(s))
+	try.OK(t, b.PackString(s))
 	return b
 }
 
@@ -35,7 +36,7 @@ func info(t testing.TB, th *tpvm.Thread, name string, index int, flags tpvm.Info
 		return "", err
 	}
 	defer m.Release()
-	s := must(m.UnpackString())(t)
+	s := try.Get(m.UnpackString())(t)
 	return s, nil
 }
 
@@ -70,24 +71,22 @@ func TestMessageBox(t *testing.T) {
 	put(t, b.Thread, "one", "2", 0, 0, tpvm.ErrEntryExists)
 	put(t, b.Thread, "one", "2", tpvm.OverWritable, 0, tpvm.ErrDenied)
 	wantInfo(t, b.Thread, "one", 0, tpvm.ReadAndDelete, "", tpvm.ErrDenied)
-	wantErr(t, b.DelInfo(ctx, "one", 0), tpvm.ErrDenied)
+	try.Fails(b.DelInfo(ctx, "one", 0))(t, tpvm.ErrDenied)
 	put(t, a.Thread, "one", large, 0, 0, nil) // the owner replaces the entry
 	wantInfo(t, b.Thread, "one", 0, 0, large, nil)
 	wantInfo(t, a.Thread, "one", 0, 0, large, nil)
-	check(t, a.DelInfo(ctx, "one", 0))
+	try.OK(t, a.DelInfo(ctx, "one", 0))
 	wantInfo(t, b.Thread, "one", 0, 0, "", tpvm.ErrNoEntry)
-	wantErr(t, a.DelInfo(ctx, "one", 0), tpvm.ErrNoEntry)
+	try.Fails(a.DelInfo(ctx, "one", 0))(t, tpvm.ErrNoEntry)
 
 	for i, th := range []*tpvm.Thread{a.Thread, b.Thread, a.Thread} {
 		put(t, th, "many", string(rune('a'+i)), tpvm.MultiInstance, i, nil)
 	}
-	check(t, b.DelInfo(ctx, "many", 1))
+	try.OK(t, b.DelInfo(ctx, "many", 1))
 	wantInfo(t, b.Thread, "many", 1, tpvm.FirstAvail, "c", nil)
 	put(t, b.Thread, "many", "B", tpvm.MultiInstance, 1, nil) // the lowest free index
 	put(t, b.Thread, "many", "d", tpvm.MultiInstance, 3, nil)
-	if i, err := a.PutInfoAt(ctx, "many", 7, str(t, a.Thread, "at"), tpvm.MultiInstance); i != 7 || err != nil {
-		t.Error(i, err)
-	}
+	try.Gives(a.PutInfoAt(ctx, "many", 7, str(t, a.Thread, "at"), tpvm.MultiInstance))(t, 7)
 
 	put(t, a.Thread, "over", "1", tpvm.OverWritable, 0, nil)
 	put(t, b.Thread, "over", "2", tpvm.OverWritable, 0, nil) // b owns the entry from now on
@@ -105,7 +104,7 @@ func TestMessageBox(t *testing.T) {
 	if _, err = b.Infos(ctx, "["); !errors.Is(err, tpvm.ErrBadParam) {
 		t.Error(err)
 	}
-	wantErr(t, second(a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo)), tpvm.ErrBadParam)
+	try.Fails(a.PutInfo(ctx, "x", nil, tpvm.WaitForInfo))(t, tpvm.ErrBadParam)
 }
 
 // Receivers wait for an entry. If each deletes the entry that it gets, each gets a different one.
@@ -124,7 +123,7 @@ func TestMessageBoxWait(t *testing.T) {
 		})
 	}
 	for _, s := range []string{"a", "b", "c", "d"} {
-		must(a.PutInfo(deadline(t), "work", str(t, a.Thread, s), tpvm.MultiInstance|tpvm.OverWritable))(t)
+		try.Get(a.PutInfo(deadline(t), "work", str(t, a.Thread, s), tpvm.MultiInstance|tpvm.OverWritable))(t)
 	}
 	wg.Wait()
 	all := []string{<-got, <-got, <-got, <-got}
@@ -134,7 +133,7 @@ func TestMessageBoxWait(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(deadline(t), time.Millisecond)
 	defer cancel()
-	wantErr(t, second(b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo)), context.DeadlineExceeded)
+	try.Fails(b.RecvInfo(ctx, "never", 3, tpvm.WaitForInfo))(t, context.DeadlineExceeded)
 }
 
 // The entries of a thread are deleted when it ends, and so are those of a task, except Persistent
@@ -147,29 +146,29 @@ func TestMessageBoxPersistent(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	large := strings.Repeat("large", 100_000)
-	must(a.Export(ctx, "putter", func(ctx context.Context, th *tpvm.Thread) error {
+	try.Get(a.Export(ctx, "putter", func(ctx context.Context, th *tpvm.Thread) error {
 		put(t, th, "of a thread", "x", 0, 0, nil)
 		put(t, th, "stays", "y", tpvm.Persistent, 0, nil)
 		put(t, th, "stays large", large, tpvm.Persistent|tpvm.OverWritable, 0, nil)
 		return nil
 	}))(t)
-	must(a.Spawn(ctx, "putter", 1))(t)
+	try.Get(a.Spawn(ctx, "putter", 1))(t)
 	wantInfo(t, b.Thread, "stays large", 0, tpvm.WaitForInfo, large, nil)
 	for {
-		es := must(b.Infos(ctx, "of a thread|^stays$"))(t)
+		es := try.Get(b.Infos(ctx, "of a thread|^stays$"))(t)
 		if len(es) == 1 && es[0].Owner.IsZero() { // the thread has ended
 			break
 		}
 	}
 	put(t, a.Thread, "of a task", "z", 0, 0, nil)
-	check(t, a.Exit(ctx))
+	try.OK(t, a.Exit(ctx))
 	wantInfo(t, b.Thread, "stays", 0, 0, "y", nil)
 	wantInfo(t, b.Thread, "stays large", 0, 0, large, nil)
 	wantInfo(t, b.Thread, "of a task", 0, 0, "", tpvm.ErrNoEntry)
 	put(t, b.Thread, "stays", "mine", 0, 0, tpvm.ErrDenied)
 
 	d := enrol(t, c.Open(0))
-	check(t, b.Exit(ctx))
+	try.OK(t, b.Exit(ctx))
 	wantInfo(t, d.Thread, "stays", 0, 0, "y", nil)
 	wantInfo(t, d.Thread, "stays large", 0, tpvm.ReadAndDelete, large, nil)
 	es, err := d.Infos(ctx, "*")
@@ -182,12 +181,12 @@ func TestMessageBoxPersistent(t *testing.T) {
 func TestMessageBoxKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, self(t), 1, program("putter")))(t)
-	m := must(task.Recv(ctx, ids[0], 1))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 1, program("putter")))(t)
+	m := try.Get(task.Recv(ctx, ids[0], 1))(t)
 	m.Release()
 	wantInfo(t, task.Thread, "goes", 0, 0, "gone", nil)
-	must(task.Notify(ctx, 9, ids...))(t)
-	check(t, task.Signal(ctx, ids[0], syscall.SIGKILL))
+	try.Get(task.Notify(ctx, 9, ids...))(t)
+	try.OK(t, task.Signal(ctx, ids[0], syscall.SIGKILL))
 	wantEnds(t, task, 9, ids[0])
 	wantInfo(t, task.Thread, "stays", 0, tpvm.WaitForInfo, "here", nil)
 	wantInfo(t, task.Thread, "goes", 0, 0, "", tpvm.ErrNoEntry)
@@ -209,21 +208,21 @@ func TestMessageBoxHungTask(t *testing.T) {
 	ctx := deadline(t)
 	c := alone(t)
 	a, b := enrol(t, c, tpvm.WithInfoTimeout(200*time.Millisecond)), enrol(t, c)
-	hung := must(c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"}))(t)
+	hung := try.Get(c.Register(ctx, rocl.Attrs{"type": "systhread", "vm": "test", "pid": "1", "host": "x", "launch": "yes"}))(t)
 	defer hung.Close()
-	must(a.Export(ctx, "putter", func(_ context.Context, th *tpvm.Thread) error {
+	try.Get(a.Export(ctx, "putter", func(_ context.Context, th *tpvm.Thread) error {
 		b := str(t, th, "y")
 		go func() { _, _ = th.PutInfo(ctx, "of a thread", b, tpvm.Persistent) }()
 		wantInfo(t, th, "of a thread", 0, tpvm.WaitForInfo, "y", nil)
 		return nil
 	}))(t)
-	ids := must(a.Spawn(ctx, "putter", 1))(t)
-	must(a.Notify(ctx, 9, ids...))(t)
-	m := must(a.Recv(ctx, ids[0], 9))(t)
+	ids := try.Get(a.Spawn(ctx, "putter", 1))(t)
+	try.Get(a.Notify(ctx, 9, ids...))(t)
+	m := try.Get(a.Recv(ctx, ids[0], 9))(t)
 	m.Release()
 	put(t, a.Thread, "state", "x", tpvm.Persistent, 0, nil)
 	wantCopies(t, b, "of a thread", "state")
-	check(t, a.DelInfo(ctx, "state", 0))
+	try.OK(t, a.DelInfo(ctx, "state", 0))
 	wantCopies(t, b, "of a thread")
 }
 
@@ -233,7 +232,7 @@ func TestMessageBoxLateCopy(t *testing.T) {
 	ctx := deadline(t)
 	cluster := rocltest.Cluster(t, 1)
 	c := cluster.Open(0)
-	a := must(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
+	a := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithVM("test")))(t)
 	b := enrol(t, cluster.Open(0))
 	put(t, a.Thread, "first", "1", tpvm.Persistent, 0, nil)
 	// until calls f, and ends its context when is returns true.
@@ -245,9 +244,7 @@ func TestMessageBoxLateCopy(t *testing.T) {
 		go func() { result <- f(ctx) }()
 		eventually.True(t, what, is)
 		cancel()
-		if err := <-result; err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		try.Check(t, <-result, "%s", what)
 	}
 	putUncopied := func(name, s string) {
 		t.Helper()
@@ -286,7 +283,7 @@ type box struct {
 func newBox(t *testing.T, flags tpvm.InfoFlags) *box {
 	cluster := rocltest.Cluster(t, 1)
 	r := cluster.Open(0)
-	a := must(tpvm.Enrol(deadline(t), tpvm.WithContext(r), tpvm.WithVM("test")))(t)
+	a := try.Get(tpvm.Enrol(deadline(t), tpvm.WithContext(r), tpvm.WithVM("test")))(t)
 	t.Cleanup(func() { _ = a.Exit(context.Background()) })
 	x := &box{t: t, a: a, b: enrol(t, cluster.Open(0)), kill: func() { _ = r.Close() }}
 	put(t, a.Thread, "x", "a", flags, 0, nil)
@@ -356,9 +353,7 @@ func TestMessageBoxKilledTake(t *testing.T) {
 		for _, late := range []bool{false, true} { // the other task learns of it late
 			x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
 			got, _, err := x.a.TakeInfo(deadline(t), "x", x.c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			wantCopies(t, x.b, "x")
 			x.want()
 			if !late {
@@ -391,9 +386,7 @@ func TestMessageBoxAnswerLost(t *testing.T) {
 		for _, taken := range []bool{false, true} { // the index is
 			x := newBox(t, flags|tpvm.OverWritable|tpvm.MultiInstance)
 			got, sent, err := x.a.TakeInfo(deadline(t), "x", x.c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			want := []string{"a"}
 			if taken {
 				put(t, x.c.Thread, "x", "c", tpvm.MultiInstance, 0, nil)
@@ -455,9 +448,9 @@ func TestMessageBoxTakenOverOnce(t *testing.T) {
 	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
 	x.kill()
 	wantInfo(t, x.c.Thread, "x", 0, tpvm.ReadAndDelete|tpvm.WaitForInfo, "a", nil)
-	data := must(tpvm.EncodeInfo(str(t, x.b.Thread, "late")))(t)
+	data := try.Get(tpvm.EncodeInfo(str(t, x.b.Thread, "late")))(t)
 	ident := x.a.PodID()
-	check(t, x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident))
+	try.OK(t, x.b.CopyInfo(deadline(t), "late", data, x.a.PodID(), ident))
 	wantInfo(t, x.c.Thread, "late", 0, tpvm.WaitForInfo, "late", nil)
 	wantCopies(t, x.b)
 	x.want()
@@ -481,8 +474,8 @@ func TestMessageBoxEndedKeeperAnswers(t *testing.T) {
 func TestMessageBoxKeeperGivesUp(t *testing.T) {
 	for _, flags := range []string{"1", "?"} {
 		x := newBox(t, tpvm.Persistent)
-		first := must(x.c.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.c.VM(), "name": "x"}))(t)
-		r := must(x.c.Rocl().Register(deadline(t), rocl.Attrs{
+		first := try.Get(x.c.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.c.VM(), "name": "x"}))(t)
+		r := try.Get(x.c.Rocl().Register(deadline(t), rocl.Attrs{
 			"type": "mbox", "vm": x.c.VM(), "name": "x", "index": "0", "owner": "none", "flags": flags, "entry": first.ID.String(),
 			"systhread": x.c.PodID().String(),
 		}))(t)
@@ -493,7 +486,7 @@ func TestMessageBoxKeeperGivesUp(t *testing.T) {
 		if x.b.AdoptInfo(deadline(t), "x") {
 			t.Error("the copy was given up for an entry that no task keeps")
 		}
-		check(t, r.Close())
+		try.OK(t, r.Close())
 		x.want("a")
 	}
 }
@@ -504,7 +497,7 @@ func TestMessageBoxIdentity(t *testing.T) {
 	x := newBox(t, tpvm.Persistent|tpvm.OverWritable)
 	find := func() (id, ident string) {
 		t.Helper()
-		f := must(x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry")))(t)
+		f := try.Get(x.b.Rocl().Find(deadline(t), rocl.Match{"type": "mbox", "vm": x.b.VM(), "name": "x"}, rocl.Want("entry")))(t)
 		b, _ := f.Attrs.Get("entry")
 		return f.ID.String(), string(b)
 	}
@@ -513,7 +506,7 @@ func TestMessageBoxIdentity(t *testing.T) {
 	if _, s := find(); s != first {
 		t.Errorf("replaced: the identity is %q, want %q", s, first)
 	}
-	check(t, x.c.Exit(deadline(t)))
+	try.OK(t, x.c.Exit(deadline(t)))
 	if _, s := find(); s != first {
 		t.Errorf("moved: the identity is %q, want %q", s, first)
 	}
@@ -557,13 +550,8 @@ func FuzzInfoMessage(f *testing.F) {
 	for _, enc := range []pack.Encoding{pack.Default, pack.Raw, pack.InPlace} {
 		for _, opts := range [][]pack.Option{nil, {pack.WithTypes()}} {
 			b := pack.NewBuffer(enc, opts...)
-			if err := errors.Join(pack.Pack(b, []int32{1, 2}, 1), b.PackString("abc")); err != nil {
-				f.Fatal(err)
-			}
-			p, err := tpvm.EncodeInfo(b)
-			if err != nil {
-				f.Fatal(err)
-			}
+			try.OK(f, errors.Join(pack.Pack(b, []int32{1, 2}, 1), b.PackString("abc")))
+			p := try.Get(tpvm.EncodeInfo(b))(f)
 			f.Add(p)
 		}
 	}

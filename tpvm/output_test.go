@@ -18,6 +18,8 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -84,24 +86,9 @@ func init() {
 }
 
 // lines is a writer that keeps the lines that are written.
-type lines struct {
-	mu sync.Mutex
-	s  strings.Builder
-}
+type lines struct{ logged.Log }
 
-func newLines() *lines { return new(lines) }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.s.Write(p)
-}
-
-func (l *lines) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Split(strings.TrimSuffix(l.s.String(), "\n"), "\n")
-}
+func (l *lines) all() []string { return strings.Split(strings.TrimSuffix(l.String(), "\n"), "\n") }
 
 // ending returns how many lines end with s.
 func (l *lines) ending(s string) (n int) {
@@ -116,7 +103,7 @@ func (l *lines) ending(s string) (n int) {
 // exit exits a task whose programs may still print. Exit waits for them.
 func exit(t testing.TB, task *tpvm.Task) {
 	t.Helper()
-	check(t, task.Exit(deadline(t)))
+	try.OK(t, task.Exit(deadline(t)))
 }
 
 // The output of programs comes line by line with labels in front, partial last lines included, and
@@ -127,9 +114,9 @@ func exit(t testing.TB, task *tpvm.Task) {
 func TestCatchout(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
-	check(t, task.Catchout(l))
-	must(task.Spawn(ctx, self(t), 2, program("prints")))(t)
+	l := new(lines)
+	try.OK(t, task.Catchout(l))
+	try.Get(task.Spawn(ctx, self(t), 2, program("prints")))(t)
 	exit(t, task)
 	got := l.all()
 	base := filepath.Base(self(t))
@@ -145,19 +132,17 @@ func TestCatchout(t *testing.T) {
 			t.Errorf("program %d printed %q, want %q (of %q)", i, own, want, got)
 		}
 	}
-	if len(got) != 6 {
-		t.Errorf("%d lines: %q", len(got), got)
-	}
+	try.Equal(t, len(got), 6, "lines: %q", got)
 }
 
 // A line that is longer than maxLine is cut, and standard error may go elsewhere.
 func TestCatchoutCutsAndSplits(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	out, err := newLines(), newLines()
-	check(t, task.CatchSplit(out, err))
-	must(task.Start(ctx, self(t), 1, program("long")))(t)
-	must(task.Start(ctx, self(t), 1, program("silent")))(t)
+	out, err := new(lines), new(lines)
+	try.OK(t, task.CatchSplit(out, err))
+	try.Get(task.Start(ctx, self(t), 1, program("long")))(t)
+	try.Get(task.Start(ctx, self(t), 1, program("silent")))(t)
 	exit(t, task)
 	n, text := 0, ""
 	for i, s := range out.all() {
@@ -181,24 +166,22 @@ func TestCatchoutCutsAndSplits(t *testing.T) {
 func TestCatchoutOfDescendants(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
-	check(t, task.Catchout(l))
+	l := new(lines)
+	try.OK(t, task.Catchout(l))
 	for i, kill := range []bool{false, true} {
 		args := []string{"told"}
 		if kill {
 			args = append(args, "stays")
 		}
-		parents := must(task.Spawn(ctx, self(t), 1, tpvm.Args(args...), program("spawns")))(t)
+		parents := try.Get(task.Spawn(ctx, self(t), 1, tpvm.Args(args...), program("spawns")))(t)
 		parent := parents[0]
-		m := must(task.Recv(ctx, parent, 1))(t)
+		m := try.Get(task.Recv(ctx, parent, 1))(t)
 		text, err := m.UnpackString()
 		m.Release()
-		if err != nil {
-			t.Fatal(err)
-		}
-		id := must(rocl.ParseGID(text))(t)
+		try.OK(t, err)
+		id := try.Get(rocl.ParseGID(text))(t)
 		if kill {
-			check(t, task.Signal(ctx, parent, syscall.SIGKILL))
+			try.OK(t, task.Signal(ctx, parent, syscall.SIGKILL))
 		}
 		status, err := task.Wait(ctx, parent)
 		if want := (tpvm.Status{}); !kill && (err != nil || status != want) {
@@ -208,10 +191,10 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		}
 		child := processOf(t, task, id)
 		defer func() {
-			check(t, child.wait())
+			try.OK(t, child.wait())
 		}()
 		for range 3 { // the child prints after the end of its launcher
-			check(t, task.Send(ctx, id, 1, nil))
+			try.OK(t, task.Send(ctx, id, 1, nil))
 			if m, err = task.Recv(ctx, id, 3); err != nil {
 				t.Fatal(err)
 			}
@@ -220,7 +203,7 @@ func TestCatchoutOfDescendants(t *testing.T) {
 		// The child passes its output on itself now, by another way. When it exits, it waits for
 		// that a second at most.
 		eventually.True(t, "the child's lines are gathered", func() bool { return l.ending("] line 3") == i+1 })
-		check(t, task.Send(ctx, id, 2, nil))
+		try.OK(t, task.Send(ctx, id, 2, nil))
 	}
 	exit(t, task)
 	base := filepath.Base(self(t))
@@ -261,14 +244,12 @@ func TestEndlessOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	s := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
-	check(t, task.Catchout(s))
-	ids := must(task.Spawn(ctx, self(t), 2, program("endless")))(t)
+	try.OK(t, task.Catchout(s))
+	ids := try.Get(task.Spawn(ctx, self(t), 2, program("endless")))(t)
 	<-s.begun
 	for _, id := range ids {
-		check(t, task.Kill(ctx, id))
-		if st, err := task.Wait(ctx, id); err != nil || st.Signal != syscall.SIGTERM {
-			t.Error(st, err)
-		}
+		try.OK(t, task.Kill(ctx, id))
+		try.Equal(t, try.Get(task.Wait(ctx, id))(t).Signal, syscall.SIGTERM)
 	}
 	close(s.free)
 	exit(t, task)
@@ -282,13 +263,13 @@ func TestEndlessOutput(t *testing.T) {
 func TestExitGivesUpOnOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
-	check(t, task.Catchout(l))
-	ps := must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
+	l := new(lines)
+	try.OK(t, task.Catchout(l))
+	ps := try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	wantErr(t, task.Exit(ended), context.Canceled)
-	check(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
+	try.Fails(task.Exit(ended))(t, context.Canceled)
+	try.OK(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
 }
 
 // CatchLines also reports the beginning and the end of each output.
@@ -318,8 +299,8 @@ func TestCatchoutOfHosts(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	l := newLines()
-	check(t, a.Catchout(l))
+	l := new(lines)
+	try.OK(t, a.Catchout(l))
 	if ps, err := a.Start(ctx, self(t), 4, program("silent")); err != nil || len(ps) != 4 {
 		t.Fatal(ps, err)
 	}
@@ -346,25 +327,25 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 func TestCatchoutFails(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithLogger(nil))
-	check(t, task.Catchout(full{}))
-	ps := must(task.Start(ctx, self(t), 2, program("long")))(t)
+	try.OK(t, task.Catchout(full{}))
+	ps := try.Get(task.Start(ctx, self(t), 2, program("long")))(t)
 	for _, p := range ps {
 		if s, err := p.Wait(ctx); err != nil || !s.Success() {
 			t.Error(s, err)
 		}
 	}
-	wantErr(t, task.Exit(ctx), errFull)
+	try.Fails(task.Exit(ctx))(t, errFull)
 }
 
 // NoOutput discards output, and Catchout of nil ends the gathering.
 func TestNoOutput(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	l := newLines()
-	check(t, task.Catchout(l))
-	must(task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()))(t)
-	check(t, task.Catchout(nil))
-	must(task.Start(ctx, self(t), 1, program("silent")))(t)
+	l := new(lines)
+	try.OK(t, task.Catchout(l))
+	try.Get(task.Start(ctx, self(t), 1, program("long"), tpvm.NoOutput()))(t)
+	try.OK(t, task.Catchout(nil))
+	try.Get(task.Start(ctx, self(t), 1, program("silent")))(t)
 	exit(t, task)
 	if got := l.all(); len(got) != 1 || got[0] != "" {
 		t.Errorf("%q was gathered", got)
@@ -393,10 +374,10 @@ func init() {
 func TestOutputWithoutReader(t *testing.T) {
 	task := enrol(t, alone(t))
 	ctx := deadline(t)
-	ids := must(task.Spawn(ctx, tpvm.Self, 1, program("printer")))(t)
+	ids := try.Get(task.Spawn(ctx, tpvm.Self, 1, program("printer")))(t)
 	var pid int
-	must(task.RecvInto(ctx, ids[0], 1, &pid))(t)
-	printer := must(pidfd(pid))(t)
+	try.Get(task.RecvInto(ctx, ids[0], 1, &pid))(t)
+	printer := try.Get(pidfd(pid))(t)
 	kill(t, task, ids[0])
 	if err := printer.wait(); err != nil {
 		t.Error(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -28,15 +29,11 @@ func TestMissingIsUncertain(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	task := enrol(t, c)
 	// Join asks for a unique registration, which fails while a node cannot be asked.
-	must(c.Register(ctx, rocl.Attrs{"type": "group", "vm": "test", "group": "here", "inst": "0", "tid": task.ID().String()}))(t)
-	if n, err := task.GroupSize(ctx, "here"); n != 1 || err != nil {
-		t.Error(n, err)
-	}
-	if id, err := task.GroupTID(ctx, "here", 0); id != task.ID() || err != nil {
-		t.Error(id, err)
-	}
-	gone := must(c.Register(ctx, nil))(t)
-	check(t, gone.Close())
+	try.Get(c.Register(ctx, rocl.Attrs{"type": "group", "vm": "test", "group": "here", "inst": "0", "tid": task.ID().String()}))(t)
+	try.Gives(task.GroupSize(ctx, "here"))(t, 1)
+	try.Gives(task.GroupTID(ctx, "here", 0))(t, task.ID())
+	gone := try.Get(c.Register(ctx, nil))(t)
+	try.OK(t, gone.Close())
 	spawn := func(name string, opts ...tpvm.SpawnOption) error {
 		_, err := task.Spawn(ctx, name, 1, opts...)
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -25,11 +26,9 @@ func pidfd(pid int) (process, error) {
 func processOf(t *testing.T, task *tpvm.Task, id tpvm.TID) process {
 	t.Helper()
 	for i, err := range task.Tasks(deadline(t)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		if i.ID == id {
-			return must(pidfd(i.PID))(t)
+			return try.Get(pidfd(i.PID))(t)
 		}
 	}
 	t.Fatalf("there is no task %v", id)

@@ -6,16 +6,14 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Places get shares in proportion to their weights, over one call or many.
 func TestSpread(t *testing.T) {
 	c := make([]hostEntry, 3)
 	for i, w := range []int{4, 2, 1} {
-		id, err := rocl.ParseGID([]string{"000000000001-1-1", "000000000001-1-2", "000000000001-1-3"}[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := try.Get(rocl.ParseGID([]string{"000000000001-1-1", "000000000001-1-2", "000000000001-1-3"}[i]))(t)
 		c[i] = hostEntry{pod: id, weight: w}
 	}
 	for _, step := range []int{1, 2, 3, 7, 70, 700} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -32,26 +33,23 @@ func init() {
 func TestRunKilled(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, tpvm.Self, 1, program("run")))(t)
-	threads := must(task.Spawn(ctx, "greet", 1))(t) // exported as soon as the task has enrolled
-	must(task.RecvInto(ctx, threads[0], 3))(t)
-	check(t, task.Kill(ctx, ids[0]))
+	ids := try.Get(task.Spawn(ctx, tpvm.Self, 1, program("run")))(t)
+	threads := try.Get(task.Spawn(ctx, "greet", 1))(t) // exported as soon as the task has enrolled
+	try.Get(task.RecvInto(ctx, threads[0], 3))(t)
+	try.OK(t, task.Kill(ctx, ids[0]))
 	var said string
 	if _, err := task.RecvInto(ctx, ids[0], 2, &said); err != nil || said != "killed" {
 		t.Error(said, err)
 	}
-	wantErr(t, second(task.RecvInto(ctx, ids[0], 2)), rocl.ErrGone)
+	try.Fails(task.RecvInto(ctx, ids[0], 2))(t, rocl.ErrGone)
 }
 
 // Run returns the error of its function, after the task has exited.
 func TestRunFails(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	err := tpvm.Run(deadline(t), func(ctx context.Context, task *tpvm.Task) error {
+	try.Fails(tpvm.Run(deadline(t), func(ctx context.Context, task *tpvm.Task) error {
 		return io.ErrUnexpectedEOF
-	}, tpvm.WithContext(c), tpvm.WithVM("test"))
-	if !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Error(err)
-	}
+	}, tpvm.WithContext(c), tpvm.WithVM("test")))(t, io.ErrUnexpectedEOF)
 	for f, err := range c.FindAll(t.Context(), rocl.Match{"vm": "test"}) {
 		t.Error("left behind:", f, err)
 	}
@@ -62,7 +60,7 @@ func TestSendPacked(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
-	check(t, a.SendPacked(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}))
+	try.OK(t, a.SendPacked(ctx, b.ID(), 3, "pi", 3.14, []int32{1, 2, 3}))
 	var s string
 	var f float64
 	is := make([]int32, 3)
@@ -70,19 +68,17 @@ func TestSendPacked(t *testing.T) {
 	if err != nil || i.Len != 4+3+8+12 || i.From != a.ID() || i.Tag != 3 || s != "pi" || f != 3.14 || is[2] != 3 {
 		t.Error(i, s, f, is, err)
 	}
-	check(t, a.SendPacked(ctx, b.ID(), 3, 7))
-	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); !errors.Is(err, pack.ErrType) {
-		t.Error("an int is received as a float64:", f, err)
-	}
+	try.OK(t, a.SendPacked(ctx, b.ID(), 3, 7))
+	try.Fails(b.RecvInto(ctx, a.ID(), 3, &f))(t, pack.ErrType, "an int is received as a float64:%v", f)
 	untyped := a.Buffer(pack.Default)
-	check(t, errors.Join(pack.PackOne(untyped, 2.5), a.Send(ctx, b.ID(), 3, untyped)))
+	try.OK(t, errors.Join(pack.PackOne(untyped, 2.5), a.Send(ctx, b.ID(), 3, untyped)))
 	if _, err := b.RecvInto(ctx, a.ID(), 3, &f); f != 2.5 || err != nil {
 		t.Error(f, err)
 	}
-	wantErr(t, a.SendPacked(ctx, b.ID(), 3, true), pack.ErrBadParam)
-	must(b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }))(t)
-	ids := must(a.Spawn(ctx, "end", 1))(t)
-	must(a.Notify(ctx, 4, ids...))(t)
+	try.Fails(a.SendPacked(ctx, b.ID(), 3, true))(t, pack.ErrBadParam)
+	try.Get(b.Export(ctx, "end", func(context.Context, *tpvm.Thread) error { return nil }))(t)
+	ids := try.Get(a.Spawn(ctx, "end", 1))(t)
+	try.Get(a.Notify(ctx, 4, ids...))(t)
 	if i, err := a.RecvInto(ctx, tpvm.AnyTask, 4, &s); !errors.Is(err, rocl.ErrGone) || i.From != ids[0] {
 		t.Error(i, err)
 	}

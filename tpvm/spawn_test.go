@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -36,29 +37,25 @@ func TestExport(t *testing.T) {
 	ctx := deadline(t)
 	c := rocltest.Cluster(t, 3)
 	a, b, d := enrol(t, c.Open(0)), enrol(t, c.Open(1)), enrol(t, c.Open(2))
-	ofB := must(b.Export(ctx, "returns", returns))(t)
-	ofD := must(d.Export(ctx, "returns", returns))(t)
-	wantErr(t, second(b.Export(ctx, "returns", returns)), tpvm.ErrExported)
+	ofB := try.Get(b.Export(ctx, "returns", returns))(t)
+	ofD := try.Get(d.Export(ctx, "returns", returns))(t)
+	try.Fails(b.Export(ctx, "returns", returns))(t, tpvm.ErrExported)
 	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[b.ID().Context()] != 2 || by[d.ID().Context()] != 2 {
 		t.Error("exported by two tasks:", by, err)
 	}
-	check(t, ofB.Close())
-	if by, err := spawnBy(t, a, "returns", 4); err != nil || by[d.ID().Context()] != 4 {
-		t.Error("exported by one task:", by, err)
-	}
-	check(t, ofD.Close())
+	try.OK(t, ofB.Close())
+	try.Equal(t, try.Get(spawnBy(t, a, "returns", 4))(t)[d.ID().Context()], 4, "exported by one task")
+	try.OK(t, ofD.Close())
 	if by, err := spawnBy(t, a, "returns", 1); !errors.Is(err, tpvm.ErrNoProgram) {
 		t.Error("exported by none:", by, err)
 	}
-	if _, err := b.Export(ctx, "returns", returns); err != nil {
-		t.Error("exported again:", err)
-	}
+	try.Works(b.Export(ctx, "returns", returns))(t, "exported again")
 }
 
 // The exports of a killed process vanish. Those of another process under the same name stay.
 func TestExportOfKilled(t *testing.T) {
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(deadline(t), self(t), 2, program("run")))(t)
+	ids := try.Get(task.Spawn(deadline(t), self(t), 2, program("run")))(t)
 	first, second := ids[0].Context(), ids[1].Context()
 	if by, err := spawnBy(t, task, "greet", 4); err != nil || by[first] != 2 || by[second] != 2 {
 		t.Fatal(by, err)
@@ -81,12 +78,12 @@ func TestSpawnPartly(t *testing.T) {
 	c := rocltest.Cluster(t, 2)
 	a, b := enrol(t, c.Open(0)), enrol(t, c.Open(1))
 	for task, name := range map[*tpvm.Task]string{a: "partly", b: "another"} {
-		must(task.Export(ctx, name, returns))(t)
+		try.Get(task.Export(ctx, name, returns))(t)
 	}
-	f := must(a.Rocl().Find(ctx, rocl.Match{"type": "threaddef", "name": "another"}))(t)
+	f := try.Get(a.Rocl().Find(ctx, rocl.Match{"type": "threaddef", "name": "another"}))(t)
 	pod, _ := f.Attrs.Get("systhread")
 	stale := rocl.Attrs{"type": "threaddef", "vm": "test", "name": "partly", "systhread": string(pod)}
-	must(a.Rocl().Register(ctx, stale))(t)
+	try.Get(a.Rocl().Register(ctx, stale))(t)
 	ids, err := a.Spawn(ctx, "partly", 4)
 	var e *tpvm.SpawnError
 	if len(ids) != 2 || !errors.As(err, &e) || len(e.Slots) != 4 || len(e.Unwrap()) != 2 || !errors.Is(err, tpvm.ErrNoProgram) {
@@ -102,7 +99,7 @@ func TestNestedSpawn(t *testing.T) {
 	tasks := make([]*tpvm.Task, hops)
 	for i := range tasks {
 		tasks[i] = enrol(t, c.Open((i+1)%hops))
-		must(tasks[i].Export(ctx, fmt.Sprint("hop", i), func(ctx context.Context, th *tpvm.Thread) error {
+		try.Get(tasks[i].Export(ctx, fmt.Sprint("hop", i), func(ctx context.Context, th *tpvm.Thread) error {
 			family := th.Parent().String() + " " + th.ID().String()
 			if i+1 < hops {
 				ids, err := th.Spawn(ctx, fmt.Sprint("hop", i+1), 1)
@@ -119,9 +116,9 @@ func TestNestedSpawn(t *testing.T) {
 		}))(t)
 	}
 	root := tasks[hops-1]
-	ids := must(root.Spawn(ctx, "hop0", 1))(t)
+	ids := try.Get(root.Spawn(ctx, "hop0", 1))(t)
 	var family string
-	must(root.RecvInto(ctx, ids[0], 1, &family))(t)
+	try.Get(root.RecvInto(ctx, ids[0], 1, &family))(t)
 	fields := strings.Fields(family) // the parent and the identifier of each hop
 	if len(fields) != 2*hops {
 		t.Fatal(family)
@@ -150,14 +147,14 @@ func TestNoParent(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	var out strings.Builder
-	check(t, task.Catchout(&out))
-	ps := must(task.Start(ctx, self(t), 2, program("orphan"), tpvm.NoParent(), tpvm.EndWithParent()))(t)
+	try.OK(t, task.Catchout(&out))
+	ps := try.Get(task.Start(ctx, self(t), 2, program("orphan"), tpvm.NoParent(), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
 		if s, err := p.Wait(ctx); err != nil || !s.Success() {
 			t.Error(s, err)
 		}
 	}
-	ids := must(task.Spawn(ctx, self(t), 1, program("sleeps as task"), tpvm.NoParent()))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 1, program("sleeps as task"), tpvm.NoParent()))(t)
 	for i, err := range task.Tasks(ctx) {
 		if err != nil || i.ID == ids[0] && i.Parent != task.ID() {
 			t.Error(i, err)
@@ -165,20 +162,18 @@ func TestNoParent(t *testing.T) {
 	}
 	kill(t, task, ids[0])
 	parents := make(chan tpvm.TID, 1)
-	must(task.Export(ctx, "orphan", func(_ context.Context, th *tpvm.Thread) error {
+	try.Get(task.Export(ctx, "orphan", func(_ context.Context, th *tpvm.Thread) error {
 		parents <- th.Parent()
 		return nil
 	}))(t)
-	must(task.Spawn(ctx, "orphan", 1, tpvm.NoParent()))(t)
+	try.Get(task.Spawn(ctx, "orphan", 1, tpvm.NoParent()))(t)
 	if p := <-parents; !p.IsZero() {
 		t.Error("the parent of the thread:", p)
 	}
 	if err := task.Exit(ctx); err != nil { // Exit waits for the output
 		t.Fatal(err)
 	}
-	if want := fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n"); strings.Count(out.String(), want) != 2 {
-		t.Error(out.String())
-	}
+	try.Equal(t, strings.Count(out.String(), fmt.Sprint("parent ", tpvm.TID{}, " siblings 2\n")), 2, "%v", out.String())
 }
 
 // The resource by which a program finds its parent is listed while the program has not enrolled. It
@@ -189,9 +184,7 @@ func TestProgramsListed(t *testing.T) {
 	listed := func() (all []tpvm.TaskInfo) {
 		t.Helper()
 		for i, err := range task.Programs(ctx) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			all = append(all, i)
 		}
 		return all
@@ -204,9 +197,9 @@ func TestProgramsListed(t *testing.T) {
 			}
 		}
 	}
-	ids := must(task.Spawn(ctx, self(t), 2, program("sleeps as task")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 2, program("sleeps as task")))(t)
 	await()
-	ps := must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
+	ps := try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if all := listed(); len(all) != 1 || all[0].ID != ps[0].ID() || all[0].Parent != task.ID() || all[0].PID != ps[0].PID() {
 		t.Error("not enrolled:", all)
 	}
@@ -214,7 +207,7 @@ func TestProgramsListed(t *testing.T) {
 	for _, id := range ids {
 		kill(t, task, id)
 	}
-	wantErr(t, second(task.Spawn(ctx, self(t), 1, program("silent"))), tpvm.ErrNotEnrolled)
+	try.Fails(task.Spawn(ctx, self(t), 1, program("silent")))(t, tpvm.ErrNotEnrolled)
 	await()
 }
 
@@ -225,7 +218,7 @@ func TestSpawnInNamespace(t *testing.T) {
 	}
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, "unshare", 1, tpvm.Args("--pid", "--fork", "--kill-child", self(t), "inside"), program("hello")))(t)
+	ids := try.Get(task.Spawn(ctx, "unshare", 1, tpvm.Args("--pid", "--fork", "--kill-child", self(t), "inside"), program("hello")))(t)
 	var said string
 	if _, err := task.RecvInto(ctx, ids[0], 1, &said); err != nil || said != "[inside]" {
 		t.Error(said, err)
@@ -235,7 +228,7 @@ func TestSpawnInNamespace(t *testing.T) {
 			t.Error(i, err)
 		}
 	}
-	check(t, task.Send(ctx, ids[0], 2, nil))
+	try.OK(t, task.Send(ctx, ids[0], 2, nil))
 	if s, err := task.Wait(ctx, ids[0]); err != nil || !s.Success() {
 		t.Error(s, err)
 	}
@@ -256,7 +249,7 @@ func TestSurroundings(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t), tpvm.WithEnv("TPVM_TEST_POD=pod", "TPVM_TEST_SPAWN=pod"))
 	want := t.TempDir()
-	ids := must(task.Spawn(ctx, self(t), 1, program("surroundings"), tpvm.Dir(want), tpvm.Env("TPVM_TEST_SPAWN=spawn")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 1, program("surroundings"), tpvm.Dir(want), tpvm.Env("TPVM_TEST_SPAWN=spawn")))(t)
 	var dir, ofSpawn, ofPod string
 	if _, err := task.RecvInto(ctx, ids[0], 1, &dir, &ofSpawn, &ofPod); err != nil || dir != want || ofSpawn != "spawn" || ofPod != "pod" {
 		t.Error(dir, ofSpawn, ofPod, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -49,7 +50,7 @@ func (f *farm) sshd() (config string) {
 	}
 	at := func(name string) string { return filepath.Join(f.dir, name) }
 	write := func(name, text string) {
-		check(t, os.WriteFile(at(name), []byte(text), 0o600))
+		try.OK(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
 	for _, key := range []string{"hostkey", "userkey", "strangerkey"} {
 		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", at(key)).CombinedOutput(); err != nil {
@@ -57,7 +58,7 @@ func (f *farm) sshd() (config string) {
 		}
 	}
 	public := func(key string) string {
-		b := must(os.ReadFile(at(key + ".pub")))(t)
+		b := try.Get(os.ReadFile(at(key + ".pub")))(t)
 		return string(b)
 	}
 	address, port, _ := strings.Cut(freeAddress(t), ":")
@@ -143,8 +144,8 @@ func TestAddHostsSSH(t *testing.T) {
 	if n := f.on(ids); err != nil || n[hs[0].Node] != 2 {
 		t.Fatalf("tasks by node: %v: %v", n, err)
 	}
-	must(f.task.Notify(deadline(t), 5, ids...))(t)
-	check(t, f.task.DelHosts(deadline(t), "one"))
+	try.Get(f.task.Notify(deadline(t), 5, ids...))(t)
+	try.OK(t, f.task.DelHosts(deadline(t), "one"))
 	wantEnds(f.t, f.task, 5, ids...)
 	left, err := f.task.Hosts(deadline(t))
 	if err != nil || slices.ContainsFunc(left, func(h tpvm.Host) bool { return h.Added == "one" }) {

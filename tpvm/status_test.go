@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -28,44 +29,36 @@ func TestStart(t *testing.T) {
 			if s, err := p.Wait(ctx); err != nil || s.ExitCode() != 7 || s.Success() || p.Index() != i {
 				t.Error(p, s, err)
 			}
-			if s, err := other.Wait(ctx, p.ID()); err != nil || s.Code != 7 {
-				t.Error("asked by another task:", s, err)
-			}
+			try.Equal(t, try.Get(other.Wait(ctx, p.ID()))(t).Code, 7, "asked by another task")
 		}
 	}
-	wantErr(t, second(ps[0].Task(ctx)), tpvm.ErrNotEnrolled)
-	ps = must(task.Start(ctx, self(t), 1, program("sleeps")))(t)
+	try.Fails(ps[0].Task(ctx))(t, tpvm.ErrNotEnrolled)
+	ps = try.Get(task.Start(ctx, self(t), 1, program("sleeps")))(t)
 	if err := other.Signal(ctx, ps[0].ID(), syscall.SIGTERM); err != nil { // SIGINT is ignored by all processes of a shell's background job
 		t.Error(err)
 	}
 	if s, err := ps[0].Wait(ctx); err != nil || s.ExitCode() != 143 || s.String() != "signal 15 (terminated)" {
 		t.Error(s, err)
 	}
-	ps = must(task.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent()))(t)
+	ps = try.Get(task.Start(ctx, self(t), 2, program("sleeps"), tpvm.EndWithParent()))(t)
 	for _, p := range ps {
-		check(t, p.Signal(ctx, syscall.SIGKILL))
-		if s, err := p.Wait(ctx); err != nil || s.Signal != syscall.SIGKILL {
-			t.Error(s, err)
-		}
+		try.OK(t, p.Signal(ctx, syscall.SIGKILL))
+		try.Equal(t, try.Get(p.Wait(ctx))(t).Signal, syscall.SIGKILL)
 	}
-	wantErr(t, second(other.Start(ctx, "no-such-program", 2)), tpvm.ErrNoProgram)
-	wantErr(t, second(task.Wait(ctx, other.ID())), tpvm.ErrNoStatus)
-	wantErr(t, second(task.Wait(ctx, task.Rocl().ID())), tpvm.ErrNoStatus)
+	try.Fails(other.Start(ctx, "no-such-program", 2))(t, tpvm.ErrNoProgram)
+	try.Fails(task.Wait(ctx, other.ID()))(t, tpvm.ErrNoStatus)
+	try.Fails(task.Wait(ctx, task.Rocl().ID()))(t, tpvm.ErrNoStatus)
 }
 
 // SIGSTOP, SIGCONT and SIGKILL reach a process that cannot handle them.
 func TestSignalStopped(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
-	ids := must(task.Spawn(ctx, self(t), 1, program("sleeps as task")))(t)
+	ids := try.Get(task.Spawn(ctx, self(t), 1, program("sleeps as task")))(t)
 	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
-		if err := task.Signal(ctx, ids[0], s); err != nil {
-			t.Error(s, err)
-		}
+		try.Check(t, task.Signal(ctx, ids[0], s), "%v", s)
 	}
-	if s, err := task.Wait(ctx, ids[0]); err != nil || s.Signal != syscall.SIGKILL {
-		t.Error(s, err)
-	}
+	try.Equal(t, try.Get(task.Wait(ctx, ids[0]))(t).Signal, syscall.SIGKILL)
 }
 
 // Programs over the limit of a host are refused one by one: the other programs run.
@@ -83,12 +76,10 @@ func TestSpawnTooMany(t *testing.T) {
 			n++
 		}
 	}
-	if n != 2 {
-		t.Errorf("%d slots have failed: %v", n, err)
-	}
+	try.Equal(t, n, 2, "slots have failed: %v", err)
 	for _, id := range ids {
-		check(t, task.Kill(ctx, id))
-		must(task.Wait(ctx, id))(t)
+		try.OK(t, task.Kill(ctx, id))
+		try.Get(task.Wait(ctx, id))(t)
 	}
 	if ps, err := task.Start(ctx, self(t), 3, tpvm.Args("0"), program("exits")); err != nil || len(ps) != 3 {
 		t.Error("when the others have ended:", ps, err)
@@ -100,14 +91,14 @@ func TestSpawnMissing(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	script := filepath.Join(t.TempDir(), "script")
-	check(t, os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755))
+	try.OK(t, os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o755))
 	for _, name := range []string{"no-such-program", "/no/such/program", script} {
 		var spawn *tpvm.SpawnError
 		if ids, err := task.Spawn(ctx, name, 2); len(ids) > 0 || !errors.As(err, &spawn) || len(spawn.Slots) != 2 || spawn.Slots[1] == nil {
 			t.Errorf("%s: %v %v", name, ids, err)
 		}
 	}
-	wantErr(t, second(task.Spawn(ctx, "no task exports this", 1, tpvm.Threads())), tpvm.ErrNoProgram)
+	try.Fails(task.Spawn(ctx, "no task exports this", 1, tpvm.Threads()))(t, tpvm.ErrNoProgram)
 }
 
 // An observer is not listed, and starts no programs for other tasks.
@@ -120,7 +111,7 @@ func TestObserving(t *testing.T) {
 			t.Error(i, err)
 		}
 	}
-	ps := must(hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits")))(t)
+	ps := try.Get(hidden.Start(ctx, self(t), 1, tpvm.Args("0"), program("exits")))(t)
 	if s, err := ps[0].Wait(ctx); err != nil || !s.Success() {
 		t.Error(s, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -58,47 +59,20 @@ var programs = map[string]func() error{
 // deadline returns a context that ends when a test hangs.
 func deadline(t testing.TB) context.Context { return eventually.Context(t) }
 
-// check ends the test if err is not nil.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// must returns a function that returns v, or ends the test if err is not nil: must(f())(t).
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
 // second returns the error of a call that returns a value too.
 func second[T any](_ T, err error) error { return err }
-
-// wantErr checks that err matches want.
-func wantErr(t testing.TB, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%v, want %v", err, want)
-	}
-}
 
 // enrol enrols a task of the test.
 func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 	t.Helper()
 	opts = append([]tpvm.Option{tpvm.WithContext(c), tpvm.WithVM("test"), tpvm.WithSignal(func(syscall.Signal) {})}, opts...)
-	task := must(tpvm.Enrol(deadline(t), opts...))(t)
+	task := try.Get(tpvm.Enrol(deadline(t), opts...))(t)
 	t.Cleanup(func() {
 		if t.Failed() { // the programs may wait for messages that the test would have sent
 			task.KillChildren()
 		}
 		task.WaitChildren()
-		if err := task.Exit(deadline(t)); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, task.Exit(deadline(t)))
 	})
 	return task
 }
@@ -107,7 +81,7 @@ func enrol(t testing.TB, c *rocl.Context, opts ...tpvm.Option) *tpvm.Task {
 func wantEnds(t testing.TB, task *tpvm.Task, tag int, ids ...tpvm.TID) {
 	t.Helper()
 	for _, id := range ids {
-		m := must(task.Recv(deadline(t), id, tag))(t)
+		m := try.Get(task.Recv(deadline(t), id, tag))(t)
 		if !m.IsGone() || m.From() != id {
 			t.Fatal(m)
 		}
@@ -121,13 +95,13 @@ func program(name string) tpvm.SpawnOption { return tpvm.Env("TPVM_TEST_PROGRAM=
 // self returns the path of the test binary.
 func self(t testing.TB) string {
 	t.Helper()
-	return must(os.Executable())(t)
+	return try.Get(os.Executable())(t)
 }
 
 // alone opens a context on a node of the test's own, for real processes.
 func alone(t testing.TB) *rocl.Context {
 	t.Helper()
-	c := must(rocl.Open(deadline(t), rocl.WithSocket(node(t))))(t)
+	c := try.Get(rocl.Open(deadline(t), rocl.WithSocket(node(t))))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -173,18 +147,16 @@ func TestSpawnThreads(t *testing.T) {
 		return th.SendPacked(ctx, th.Parent(), 8, fmt.Sprint(s, len(sibs), th.Args()))
 	}
 	for _, task := range []*tpvm.Task{a, b} {
-		must(task.Export(ctx, "echo", echo))(t)
+		try.Get(task.Export(ctx, "echo", echo))(t)
 	}
 	ids, err := a.Spawn(ctx, "echo", 5, tpvm.Args("x", "y"))
 	if err != nil || len(ids) != 5 {
 		t.Fatal(ids, err)
 	}
-	must(a.Notify(ctx, 9, ids...))(t)
-	check(t, a.Mcast(ctx, ids, 7, str(t, a.Thread, "hi")))
+	try.Get(a.Notify(ctx, 9, ids...))(t)
+	try.OK(t, a.Mcast(ctx, ids, 7, str(t, a.Thread, "hi")))
 	for _, id := range ids {
-		if s := recv(t, a, id, 8); s != "hi5 [x y]" {
-			t.Error(s)
-		}
+		try.Equal(t, recv(t, a, id, 8), "hi5 [x y]")
 		wantEnds(t, a, 9, id)
 	}
 }
@@ -210,12 +182,10 @@ func TestSpawnPrograms(t *testing.T) {
 	if f, err := task.Rocl().Find(ctx, rocl.Match{"type": "tmp"}); !errors.Is(err, rocl.ErrNotFound) {
 		t.Errorf("the resource of a start is found after it: %v: %v", f.ID, err)
 	}
-	must(task.Notify(ctx, 9, ids...))(t)
+	try.Get(task.Notify(ctx, 9, ids...))(t)
 	for _, id := range ids {
-		if s := recv(t, task, id, 1); s != "[one]" {
-			t.Error(s)
-		}
-		check(t, task.Send(ctx, id, 2, nil))
+		try.Equal(t, recv(t, task, id, 1), "[one]")
+		try.OK(t, task.Send(ctx, id, 2, nil))
 		wantEnds(t, task, 9, id)
 	}
 	_, err = task.Spawn(ctx, self(t), 2, program("silent"))

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -29,27 +28,13 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // output collects what a daemon writes.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
+type output struct{ logged.Log }
 
 // find waits until the output matches what, and returns the last group in parentheses.
 func (o *output) find(t *testing.T, what string) string {
@@ -87,13 +72,13 @@ func web(t *testing.T) *http.Client {
 
 func get(t *testing.T, c *http.Client, url string, change ...func(*http.Request)) (string, *http.Response) {
 	t.Helper()
-	r := must.Get(http.NewRequestWithContext(t.Context(), "GET", url, nil))
+	r := try.Get(http.NewRequestWithContext(t.Context(), "GET", url, nil))(t)
 	for _, f := range change {
 		f(r)
 	}
-	resp := must.Get(c.Do(r))
+	resp := try.Get(c.Do(r))(t)
 	defer resp.Body.Close()
-	b := must.Get(io.ReadAll(resp.Body))
+	b := try.Get(io.ReadAll(resp.Body))(t)
 	return string(b), resp
 }
 
@@ -113,11 +98,11 @@ func TestHTTP(t *testing.T) {
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host the address is on the loopback interface
 	base := "http://" + at
 	c := web(t)
-	d := must.Get(directory.Join(t.Context(), directory.DialSocket(sock)))
+	d := try.Get(directory.Join(t.Context(), directory.DialSocket(sock)))(t)
 	defer d.Close()
-	l := must.Get(resource.NewPattern(resource.Attrs{"type": "gpu"}))
-	must.Get(d.Register(t.Context(), d.Self().WithSerial(1), l))
-	must.Get(d.Find(t.Context(), l))
+	l := try.Get(resource.NewPattern(resource.Attrs{"type": "gpu"}))(t)
+	try.Get(d.Register(t.Context(), d.Self().WithSerial(1), l))(t)
+	try.Get(d.Find(t.Context(), l))(t)
 	none, _ := resource.NewPattern(resource.Match{"type": "none"})
 	if _, err := d.Find(t.Context(), none); !errors.Is(err, directory.ErrNotFound) {
 		t.Fatal(err)
@@ -132,9 +117,7 @@ func TestHTTP(t *testing.T) {
 		`rocl_directory_question_seconds_count{kind="find"}`: "2", `rocl_cluster_searches_total{outcome="none",way="nobody"}`: "1",
 		`rocl_cluster_members{state="alive"}`: "1", "rocl_cluster_keys": "0", "rocl_ready": "1",
 	} {
-		if got := value(t, metrics, name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		try.Equal(t, value(t, metrics, name), want, "%s", name)
 	}
 	for _, want := range []string{"\ngo_goroutines ", "\nprocess_open_fds ", `rocl_build_info{`, `cluster="here"`} {
 		if !strings.Contains(metrics, want) {
@@ -166,16 +149,14 @@ func TestHTTP(t *testing.T) {
 	}
 	for _, m := range []struct{ method, path string }{{"POST", "/metrics"}, {"DELETE", "/healthz"}, {"PUT", "/readyz"}, {"GET", "/"}, {"GET", "/debug/pprof/"}} {
 		r, _ := http.NewRequestWithContext(t.Context(), m.method, base+m.path, nil)
-		resp := must.Get(c.Do(r))
+		resp := try.Get(c.Do(r))(t)
 		resp.Body.Close()
 		if resp.StatusCode != 405 && resp.StatusCode != 404 {
 			t.Errorf("%s %s: %s", m.method, m.path, resp.Status)
 		}
 	}
 	d.Close()
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "exit code")
 	if nc, err := net.Dial("tcp", at); err == nil {
 		nc.Close()
 		t.Error("it is served when the daemon has ended")
@@ -190,19 +171,19 @@ func TestHTTPConnections(t *testing.T) {
 	defer stop()
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`)
 	count := func() int {
-		fds := must.Get(os.ReadDir("/proc/self/fd"))
+		fds := try.Get(os.ReadDir("/proc/self/fd"))(t)
 		return len(fds)
 	}
 	before := count()
 	const many = 300
 	for i := range many {
-		nc := must.Get(net.Dial("tcp", at))
+		nc := try.Get(net.Dial("tcp", at))(t)
 		defer nc.Close()
 		if i%2 == 0 {
 			continue
 		}
-		must.Get(io.WriteString(nc, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))
-		must.Get(nc.Read(make([]byte, 1)))
+		try.Get(io.WriteString(nc, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
+		try.Get(nc.Read(make([]byte, 1)))(t)
 	}
 	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends of each connection are in this process
 		t.Errorf("%d descriptors for %d connections", got, many)
@@ -255,7 +236,7 @@ func TestReady(t *testing.T) {
 	w.serving.Store(true)
 	ask("/readyz", 503, "- cluster: not a member yet")
 	open := func(n resource.NodeID, join ...string) *cluster.Cluster {
-		m := must.Get(cluster.Open(cluster.Config{Node: n, DB: s.Database(), Bind: "127.0.0.1:0", Join: join}))
+		m := try.Get(cluster.Open(cluster.Config{Node: n, DB: s.Database(), Bind: "127.0.0.1:0", Join: join}))(t)
 		t.Cleanup(func() { m.Close() })
 		return m
 	}
@@ -271,7 +252,7 @@ func TestReady(t *testing.T) {
 	b.Close()
 	c = open(3) // this member has met another one, whatever happens afterwards
 	ask("/readyz", 200, "1 members alive")
-	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var busy sync.WaitGroup
 	busy.Go(func() { // a member that refuses this one, as one with another key does
 		for nc, err := ln.Accept(); err == nil; nc, err = ln.Accept() {
@@ -305,16 +286,16 @@ func TestReady(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
-	c := must.Get(cluster.Open(cluster.Config{Node: s.Node(), DB: s.Database(), Bind: "127.0.0.1:0"}))
+	c := try.Get(cluster.Open(cluster.Config{Node: s.Node(), DB: s.Database(), Bind: "127.0.0.1:0"}))(t)
 	defer c.Close()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(collector{&watched{server: s, cluster: func() *cluster.Cluster { return c }, log: slog.New(slog.DiscardHandler)}})
-	got := must.Get(reg.Gather())
+	got := try.Get(reg.Gather())(t)
 	problems, err := promlint.NewWithMetricFamilies(got).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	text := must.Get(os.ReadFile("../../docs/MONITORING.md"))
+	text := try.Get(os.ReadFile("../../docs/MONITORING.md"))(t)
 	documented := map[string]string{} // kind and help, by name
 	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)[^|]*` \\| ([a-z]+) \\| (.*) \\|$").FindAllStringSubmatch(string(text), -1) {
 		documented[m[1]] = m[2] + ": " + m[3] + "."
@@ -341,7 +322,7 @@ func TestKeys(t *testing.T) {
 	keys := []string{"one-secret-of-the-cluster", "two-secret-of-the-cluster", "bad-secret"}
 	write := func(of ...string) {
 		t.Helper()
-		must.OK(os.WriteFile(file, []byte("# keys\n"+strings.Join(of, "\n")+"\n"), 0o600))
+		try.OK(t, os.WriteFile(file, []byte("# keys\n"+strings.Join(of, "\n")+"\n"), 0o600))
 	}
 	write(keys[0])
 	args := []string{"--socket", filepath.Join(dir, "sock"), "--bind", "127.0.0.1:0", "--key-file", file, "--log-level", "debug"}
@@ -361,7 +342,7 @@ func TestKeys(t *testing.T) {
 	}
 	hup := func(says string) {
 		t.Helper()
-		must.OK(syscall.Kill(os.Getpid(), syscall.SIGHUP))
+		try.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
 		said.find(t, says)
 	}
 	look("1")
@@ -381,9 +362,7 @@ func TestKeys(t *testing.T) {
 	if seen += out + errOut; code != 2 {
 		t.Errorf("with a bad file: exit code %d, %q", code, errOut)
 	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "exit code")
 	seen += said.String()
 	for _, k := range keys {
 		link := cluster.LinkKey("", []byte(k))
@@ -402,9 +381,7 @@ func TestKeys(t *testing.T) {
 
 func TestKeysWithoutFile(t *testing.T) {
 	said, stop := started(t, "--socket", filepath.Join(short(t), "sock"))
-	must.OK(syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	try.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
 	said.find(t, `"msg":"keys not read again: there is no --key-file","changed":false`)
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "exit code")
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/tpvm"
 	"go.uber.org/goleak"
@@ -47,22 +47,20 @@ func call(t *testing.T, args ...string) (out, errOut string, code int) {
 	defer cancel()
 	var o, e bytes.Buffer
 	code = run(ctx, append([]string{}, args...), &o, &e) // not nil, for which cobra would take the arguments of the test
-	if ctx.Err() != nil {
-		t.Fatalf("dirserver %v goes on", args)
-	}
+	try.OK(t, ctx.Err(), "dirserver %v goes on", args)
 	return o.String(), e.String(), code
 }
 
 func file(t *testing.T, text string) string {
 	p := filepath.Join(t.TempDir(), "dirserver.toml")
-	must.OK(os.WriteFile(p, []byte(text), 0o600))
+	try.OK(t, os.WriteFile(p, []byte(text), 0o600))
 	return p
 }
 
 // short returns a new folder for sockets, whose paths must not exceed the kernel's limit of 107
 // bytes.
 func short(t *testing.T) string {
-	dir := must.Get(os.MkdirTemp("", "ds-"))
+	dir := try.Get(os.MkdirTemp("", "ds-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -331,26 +329,18 @@ func TestServe(t *testing.T) {
 	one, two := filepath.Join(dir, "new", "one"), filepath.Join(dir, "two")
 	_, stop := started(t, "--socket", one, "--listen", "unix:"+two)
 	for _, p := range []string{one, two} {
-		must.OK(answers(t, p))
-		if fi, err := os.Stat(p); err != nil || fi.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", p, fi, err)
-		}
+		try.OK(t, answers(t, p))
+		try.Equal(t, try.Get(os.Stat(p))(t).Mode().Perm(), 0o600, "%s", p)
 	}
-	if fi, err := os.Stat(filepath.Dir(one)); err != nil || fi.Mode().Perm() != 0o700 {
-		t.Errorf("the folder it made: %v, %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Stat(filepath.Dir(one)))(t).Mode().Perm(), 0o700, "the folder it made")
 	for _, args := range [][]string{{"--socket", one}, {"--socket", filepath.Join(dir, "three"), "--listen", "unix:" + two}} {
 		if _, errOut, code := call(t, args...); code != 3 || !strings.Contains(errOut, "Another dirserver") {
 			t.Errorf("dirserver %v beside it: exit code %d, %q", args, code, errOut)
 		}
 	}
-	if code := stop(); code != 0 {
-		t.Errorf("ended as asked: exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "ended as asked: exit code")
 	for _, p := range []string{one, two, filepath.Join(dir, "three")} {
-		if err := answers(t, p); !errors.Is(err, directory.ErrNoDirectory) {
-			t.Errorf("%s, when it has ended: %v", p, err)
-		}
+		try.Fails(answers(t, p))(t, directory.ErrNoDirectory, "%s, when it has ended", p)
 	}
 	// The files that the first daemon left behind do not stop the next one.
 	started(t, "--socket", one, "--listen", "unix:"+two)
@@ -367,26 +357,22 @@ func TestPod(t *testing.T) {
 		_, stop := started(t, args...)
 		ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 		defer cancel()
-		task := must.Get(tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket))))
+		task := try.Get(tpvm.Enrol(ctx, tpvm.WithVM("mine"), tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket))))(t)
 		var hosts []tpvm.Host
 		eventually.True(t, "the pod begins", func() bool { // after the dirserver
-			hosts = must.Get(task.Hosts(ctx))
+			hosts = try.Get(task.Hosts(ctx))(t)
 			return hosts[0].Launcher == c.launcher
 		})
-		if err := task.DelHosts(ctx, hosts[0].Node); !errors.Is(err, tpvm.ErrNoPod) {
-			t.Errorf("--tpvm %q: %v", c.vm, err)
-		}
-		must.OK(task.Exit(ctx))
-		if code := stop(); code != 0 {
-			t.Errorf("--tpvm %q: exit code %d", c.vm, code)
-		}
+		try.Fails(task.DelHosts(ctx, hosts[0].Node))(t, tpvm.ErrNoPod, "--tpvm %q", c.vm)
+		try.OK(t, task.Exit(ctx))
+		try.Equal(t, stop(), 0, "--tpvm %q: exit code", c.vm)
 	}
 }
 
 func TestCannotServe(t *testing.T) {
 	dir := short(t)
 	plain := filepath.Join(dir, "plain")
-	must.OK(os.WriteFile(plain, nil, 0o600))
+	try.OK(t, os.WriteFile(plain, nil, 0o600))
 	for _, p := range []string{plain, filepath.Join(plain, "sock")} {
 		if _, errOut, code := call(t, "--socket", p); code != 1 || !strings.Contains(errOut, plain) || strings.Contains(errOut, "rocl:") {
 			t.Errorf("dirserver --socket %s: exit code %d, %q", p, code, errOut)
@@ -421,7 +407,7 @@ func TestLabels(t *testing.T) {
 			t.Setenv("ROCL_LABEL", c.env)
 			path := filepath.Join(short(t), "sock")
 			started(t, append([]string{"--socket", path}, c.args...)...)
-			d := must.Get(directory.Join(t.Context(), directory.DialSocket(path)))
+			d := try.Get(directory.Join(t.Context(), directory.DialSocket(path)))(t)
 			defer d.Close()
 			find := func(m resource.Match) error {
 				l, err := resource.NewPattern(m)
@@ -433,7 +419,7 @@ func TestLabels(t *testing.T) {
 				}
 				return err
 			}
-			must.OK(find(c.want))
+			try.OK(t, find(c.want))
 			if err := find(c.not); c.not != nil && !errors.Is(err, directory.ErrNotFound) {
 				t.Errorf("%v: %v", c.not, err)
 			}
@@ -450,21 +436,19 @@ func TestNotify(t *testing.T) {
 		if name[0] == '@' {
 			addr = "\x00" + name[1:]
 		}
-		l := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"}))
+		l := try.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: addr, Net: "unixgram"}))(t)
 		hear := func() string {
 			t.Helper()
 			b := make([]byte, 100)
 			_ = l.SetReadDeadline(time.Now().Add(30 * time.Second))
-			n := must.Get(l.Read(b))
+			n := try.Get(l.Read(b))(t)
 			return string(b[:n])
 		}
 		t.Setenv("NOTIFY_SOCKET", name)
 		t.Setenv("WATCHDOG_USEC", "20000")
 		_, stop := started(t, "--socket", filepath.Join(dir, "sock"))
 		for _, want := range []string{"READY=1", "WATCHDOG=1", "WATCHDOG=1"} {
-			if got := hear(); got != want {
-				t.Errorf("told %q, want %q", got, want)
-			}
+			try.Equal(t, hear(), want, "told")
 		}
 		ended := make(chan struct{})
 		go func() { stop(); close(ended) }()
@@ -473,31 +457,25 @@ func TestNotify(t *testing.T) {
 			got = hear()
 		}
 		<-ended
-		if got != "STOPPING=1" {
-			t.Errorf("told %q at the end", got)
-		}
+		try.Equal(t, got, "STOPPING=1", "told at the end")
 		l.Close()
 	}
 	// No process listens at the socket: the daemon serves all the same.
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "nobody"))
 	_, stop := started(t, "--socket", filepath.Join(dir, "sock"))
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "exit code")
 }
 
 // An error about an address says what to do. The exit code says that the reason may pass.
 func TestAddressTaken(t *testing.T) {
-	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer ln.Close()
 	socket := filepath.Join(short(t), "sock")
 	for _, flag := range []string{"--bind", "--http"} {
 		if _, errOut, code := call(t, "--socket", socket, flag, ln.Addr().String()); code != codePassing || !strings.Contains(errOut, "Another process listens there") {
 			t.Errorf("%s: exit code %d, %q", flag, code, errOut)
 		}
-		if err := answers(t, socket); !errors.Is(err, directory.ErrNoDirectory) {
-			t.Errorf("%s: the node is not free afterwards: %v", flag, err)
-		}
+		try.Fails(answers(t, socket))(t, directory.ErrNoDirectory, "%s: the node is not free afterwards", flag)
 	}
 }
 
@@ -533,15 +511,11 @@ func TestAddressNotThere(t *testing.T) {
 	if resp.StatusCode != 503 || !strings.Contains(body, "- cluster: this node is not a member of its cluster at present") || !strings.Contains(body, "203.0.113.254") {
 		t.Errorf("%s: %q", resp.Status, body)
 	}
-	must.OK(answers(t, socket))
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.OK(t, answers(t, socket))
+	try.Equal(t, stop(), 0, "exit code")
 	said, stop = started(t, "--socket", socket, "--http", "203.0.113.254:1")
 	said.find(t, "metrics and health are not served")
-	if code := stop(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	try.Equal(t, stop(), 0, "exit code")
 }
 
 func TestCompletion(t *testing.T) {
@@ -556,7 +530,7 @@ func TestCompletion(t *testing.T) {
 // file of keys or certificates.
 func TestPipes(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	must.OK(syscall.Mkfifo(pipe, 0o600))
+	try.OK(t, syscall.Mkfifo(pipe, 0o600))
 	key := file(t, "a key of the cluster\n")
 	for _, args := range [][]string{
 		{"--bind", "127.0.0.1:0", "--key-file", pipe},
@@ -571,9 +545,7 @@ func TestPipes(t *testing.T) {
 	code := make(chan int)
 	go func() { code <- run(ctx, []string{"--config", pipe}, io.Discard, io.Discard) }()
 	cancel()
-	if got := <-code; got != 2 {
-		t.Errorf("interrupted while it waits for its configuration: exit code %d", got)
-	}
+	try.Equal(t, <-code, 2, "interrupted while it waits for its configuration: exit code")
 	// The pipe has a reader as soon as the goroutine opens it; opening the other end lets the
 	// goroutine end.
 	var w *os.File
@@ -582,8 +554,6 @@ func TestPipes(t *testing.T) {
 		w, err = os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		return !errors.Is(err, syscall.ENXIO)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	w.Close()
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // docs/CONFIGURATION.md lists each flag with its variable, and no other flags.
@@ -20,7 +20,7 @@ func TestConfigurationPage(t *testing.T) {
 	if code := run(t.Context(), []string{"--help"}, &help, io.Discard); code != 0 {
 		t.Fatalf("--help ends with %d", code)
 	}
-	page := must.Get(os.ReadFile("../../docs/CONFIGURATION.md"))
+	page := try.Get(os.ReadFile("../../docs/CONFIGURATION.md"))(t)
 	variables := map[string]string{} // by flag
 	for _, m := range regexp.MustCompile("(?m)^\\| `--([a-z-]+)[^|]*` \\| ([^|]*) \\|").FindAllStringSubmatch(strings.ReplaceAll(string(page), `\|`, "/"), -1) {
 		variables[m[1]] = strings.Trim(m[2], "`")
@@ -35,9 +35,7 @@ func TestConfigurationPage(t *testing.T) {
 		if m[1] == "print-config" {
 			want = "–"
 		}
-		if variables[m[1]] != want {
-			t.Errorf("docs/CONFIGURATION.md has of --%s the variable %q, not %s", m[1], variables[m[1]], want)
-		}
+		try.Equal(t, variables[m[1]], want, "the variable of --%s in docs/CONFIGURATION.md", m[1])
 	}
 	for name := range variables {
 		if !slices.Contains(flags, name) {

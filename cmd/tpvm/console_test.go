@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The start-up file comes first. A bad line in it is reported with its place, and does not make the
@@ -25,13 +26,9 @@ func TestConsoleRC(t *testing.T) {
 	s := newShell(t)
 	home, other := filepath.Join(t.TempDir(), "home"), filepath.Join(t.TempDir(), "rc")
 	s.env = append(s.env, "HOME="+home)
-	if err := os.Mkdir(home, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.Mkdir(home, 0o700))
 	for path, text := range map[string]string{filepath.Join(home, rcName): "alias say echo home\nbad\n", other: "alias say echo other"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	out, errOut, code := s.run("say it", "console")
 	if code != 0 || out != "home it\n" || !strings.HasPrefix(errOut, "tpvm: "+filepath.Join(home, rcName)+`:2: there is no command "bad"`) {
@@ -86,22 +83,18 @@ func TestConsoleInterrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	p := launch(t, newShell(t).command("console")) // which leads a process group
-	if err := p.WriteLine(`spawn -> sh -c 'echo $$; exec sleep 1000'`); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, p.WriteLine(`spawn -> sh -c 'echo $$; exec sleep 1000'`))
 	pid := 0
 	for pid == 0 {
-		line := must(p.Line(ctx))
+		line := try.Get(p.Line(ctx))(t)
 		text, ok := strings.CutPrefix(line, "[sh] ")
 		if !ok {
 			continue
 		}
-		pid = must(strconv.Atoi(text))
+		pid = try.Get(strconv.Atoi(text))(t)
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
-	if err := syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT))
 	_ = p.Wait()
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(b), ") Z ") {
 		t.Errorf("the program has ended: %s, %v", b, err)
@@ -147,18 +140,12 @@ func TestConsoleTerminal(t *testing.T) {
 		line, _ := c.line.ReadLine()
 		lines <- line
 	}()
-	if _, err := typed.Write([]byte("echo ha")); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(typed.Write([]byte("echo ha")))(t)
 	shown.await(t, "tpvm> echo ha")
 	fmt.Fprint(c.out, "[x] hi\n")
 	shown.await(t, "[x] hi\r\ntpvm> echo ha")
-	if _, err := typed.Write([]byte("lf\r")); err != nil {
-		t.Fatal(err)
-	}
-	if l := <-lines; l != "echo half" {
-		t.Errorf("%q", l)
-	}
+	try.Get(typed.Write([]byte("lf\r")))(t)
+	try.Equal(t, <-lines, "echo half")
 }
 
 // A screen keeps the text that is written to it.
@@ -224,15 +211,13 @@ func TestConsoleHosts(t *testing.T) {
 			script += " '" + v + "'"
 		}
 	}
-	if err := os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(ssh, []byte(script+"\nexec sh -c \"$*\"\n"), 0o700))
 	t.Cleanup(func() {
 		if t.Failed() { // halt may have failed
 			one.run("", "delete", "one")
 		}
 	})
-	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+must(os.Executable())+" pod")
+	main.env = append(main.env, "TPVM_SSH="+ssh, "TPVM_POD="+try.Get(os.Executable())(t)+" pod")
 	serving, lines := operated.start("pod")
 	if l := next(t, lines); !strings.Contains(l, "tasks can start programs here") {
 		t.Fatal(l)

@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -69,7 +70,7 @@ type shell struct {
 }
 
 func newShell(t *testing.T) *shell {
-	dir := must(os.MkdirTemp("", "tp-")) // short: the kernel allows 107 bytes
+	dir := try.Get(os.MkdirTemp("", "tp-"))(t) // short: the kernel allows 107 bytes
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	race := os.Getenv("GORACE") + " atexit_sleep_ms=0" // a process of a race build sleeps a second at its end otherwise
 	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
@@ -92,9 +93,7 @@ func (s *shell) run(in string, args ...string) (out, errOut string, code int) {
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
 	out, errOut, code, err := subprocess.Run(ctx, cmd)
-	if err != nil {
-		s.t.Fatalf("%v: %q, %q", err, out, errOut)
-	}
+	try.OK(s.t, err, "%q, %q", out, errOut)
 	return out, errOut, code
 }
 
@@ -103,9 +102,7 @@ func (s *shell) start(args ...string) (p *subprocess.Process, lines *bufio.Scann
 	s.t.Helper()
 	cmd := s.command(args...)
 	r, w, err := os.Pipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	try.OK(s.t, err)
 	cmd.Stdout, cmd.Stderr = w, w // one pipe, which ends with the last process that holds it
 	s.t.Cleanup(func() { r.Close() })
 	p = launch(s.t, cmd)
@@ -118,7 +115,7 @@ func (s *shell) start(args ...string) (p *subprocess.Process, lines *bufio.Scann
 // launch starts a command.
 func launch(t *testing.T, cmd *exec.Cmd) *subprocess.Process {
 	t.Helper()
-	p := must(subprocess.Start(cmd))
+	p := try.Get(subprocess.Start(cmd))(t)
 	t.Cleanup(p.Kill)
 	return p
 }
@@ -170,8 +167,8 @@ func TestRun(t *testing.T) {
 func TestNoParent(t *testing.T) {
 	s := newShell(t)
 	want := fmt.Sprintln("parent", tpvm.TID{})
-	for _, args := range [][]string{{"run", "--env", "BE_TPVM=orphan", must(os.Executable())}, {"console"}} {
-		out, errOut, code := s.run("setenv BE_TPVM orphan\nspawn -> "+must(os.Executable()), args...)
+	for _, args := range [][]string{{"run", "--env", "BE_TPVM=orphan", try.Get(os.Executable())(t)}, {"console"}} {
+		out, errOut, code := s.run("setenv BE_TPVM orphan\nspawn -> "+try.Get(os.Executable())(t), args...)
 		if code != 0 || !strings.Contains(out, want) || errOut != "" {
 			t.Errorf("%s: exit code %d, %q, %q", args[0], code, out, errOut)
 		}
@@ -216,7 +213,7 @@ func TestRunErrors(t *testing.T) {
 func TestRunOnIdleHost(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 2)
-	task := must(tpvm.Enrol(ctx, tpvm.WithContext(c.Open(0))))
+	task := try.Get(tpvm.Enrol(ctx, tpvm.WithContext(c.Open(0))))(t)
 	defer task.Exit(ctx)
 	node := fmt.Sprintf("%012x", uint64(c.Open(1).ID().Node()))
 	_, err := task.Start(ctx, "true", 1, tpvm.OnHost(node))
@@ -234,10 +231,8 @@ func TestRunOnIdleHost(t *testing.T) {
 func TestRunLeavesProcess(t *testing.T) {
 	s := newShell(t)
 	path := filepath.Join(t.TempDir(), "held")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	hold := must(os.OpenFile(path, os.O_RDWR, 0)) // the process that is left behind reads until the end
+	try.OK(t, syscall.Mkfifo(path, 0o600))
+	hold := try.Get(os.OpenFile(path, os.O_RDWR, 0))(t) // the process that is left behind reads until the end
 	defer hold.Close()
 	out, errOut, code := s.run("", "run", "sh", "-c", "cat "+path+" & i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")
 	if code != 0 || strings.Count(out, "\n") != 1000 || !strings.HasSuffix(out, "line 999\n") {
@@ -248,7 +243,7 @@ func TestRunLeavesProcess(t *testing.T) {
 // Tasks are listed below their parents, and ended by a short identifier.
 func TestPsKill(t *testing.T) {
 	s := newShell(t)
-	self := must(os.Executable())
+	self := try.Get(os.Executable())(t)
 	p, lines := s.start("run", "-n", "2", "--env", "BE_TPVM=task", self)
 	var ids []string
 	for range 2 {
@@ -285,16 +280,7 @@ func TestPsKill(t *testing.T) {
 	}
 	remainingLines(lines)
 	_ = p.Wait()
-	if code := p.Cmd.ProcessState.ExitCode(); code != 137 {
-		t.Errorf("run: exit code %d", code)
-	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
+	try.Equal(t, p.Cmd.ProcessState.ExitCode(), 137, "run: exit code")
 }
 
 // On a node on which nothing runs, there are no tasks and one host: this one.
@@ -316,9 +302,7 @@ func TestConsole(t *testing.T) {
 	s := newShell(t)
 	file, log := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "log")
 	for _, f := range []string{file, log} {
-		if err := os.WriteFile(f, []byte("before\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, os.WriteFile(f, []byte("before\n"), 0o600))
 	}
 	out, errOut, code := s.run(strings.Join([]string{
 		"# a script", "id", "conf", "setenv WHAT 'two words'", "setenv WHAT", "version", "help spawn",
@@ -340,9 +324,7 @@ func TestConsole(t *testing.T) {
 	}
 	// Each has a file of its own, because two programs may print in either order.
 	for f, want := range map[string]string{file: "[echo] first\n", log: "before\n[echo] second\n"} {
-		if b, err := os.ReadFile(f); err != nil || string(b) != want {
-			t.Errorf("%v: %q, want %q", err, b, want)
-		}
+		try.Equal(t, string(try.Get(os.ReadFile(f))(t)), want)
 	}
 	if _, errOut, code = s.run("halt\n", "console"); code != 0 {
 		t.Errorf("halt: %d %q", code, errOut)
@@ -352,7 +334,7 @@ func TestConsole(t *testing.T) {
 // A hundred tasks have a line each. Ten thousand threads of them have a few.
 func TestPrintTree(t *testing.T) {
 	id := func(c uint64, serial int) tpvm.TID {
-		return must(rocl.ParseGID(fmt.Sprintf("%012x-%x-%x", 0xabcdef, c, serial)))
+		return try.Get(rocl.ParseGID(fmt.Sprintf("%012x-%x-%x", 0xabcdef, c, serial)))(t)
 	}
 	root := id(1, 2)
 	all := []entry{{ID: root, Kind: "task", Name: "master", Host: "a", PID: 1}}
@@ -366,13 +348,9 @@ func TestPrintTree(t *testing.T) {
 	all = append(all, entry{ID: id(3, 3), Parent: &worker, Kind: "thread", Name: "lone", Host: "h1", Node: "1"})
 	slices.SortFunc(all, byHost)
 	var b strings.Builder
-	if err := printTree(&b, all, false); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, printTree(&b, all, false))
 	got := b.String()
-	if n := strings.Count(got, "\n"); n != 1+100+2+1 {
-		t.Errorf("%d lines", n)
-	}
+	try.Equal(t, strings.Count(got, "\n"), 1+100+2+1, "lines")
 	for _, want := range []string{"\n1-2   1    a     master\n", "2-2   100  h0    ├─ worker\n", "2-3…  -    h0    │  ├─ square (10000 threads)\n", "│  └─ lone (thread)\n", "└─ worker\n", "100 tasks, 10001 threads on 3 hosts\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%.800s", want, got)
@@ -388,8 +366,8 @@ func TestPrintTree(t *testing.T) {
 }
 
 func TestResolve(t *testing.T) {
-	a, b := must(rocl.ParseGID("00000000aaaa-5-2")), must(rocl.ParseGID("00000000bbbb-5-2"))
-	c := must(rocl.ParseGID("10000000bbbb-6-2"))
+	a, b := try.Get(rocl.ParseGID("00000000aaaa-5-2"))(t), try.Get(rocl.ParseGID("00000000bbbb-5-2"))(t)
+	c := try.Get(rocl.ParseGID("10000000bbbb-6-2"))(t)
 	all := []entry{{ID: a, Name: "a"}, {ID: b, Name: "b"}, {ID: c, Name: "c"}}
 	for _, x := range []struct {
 		what string
@@ -440,7 +418,5 @@ func TestParseSpawn(t *testing.T) {
 			t.Errorf("%s: %+v %v, want %+v %s", x.line, r, err, x.want, x.says)
 		}
 	}
-	if _, err := split("a 'b"); err == nil {
-		t.Error("a quote that does not end")
-	}
+	try.Rejects(split("a 'b"))(t, "a quote that does not end")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // wrapped is a script that runs a program. Both have a file open, so that its reader sees the end
@@ -35,9 +36,7 @@ type wrapped struct {
 func newWrapped(t *testing.T) wrapped {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "held")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, syscall.Mkfifo(path, 0o600))
 	return wrapped{t, path}
 }
 
@@ -65,9 +64,7 @@ func (w wrapped) begun() (end func()) {
 		w.t.Helper()
 		defer held.Close()
 		_ = held.SetReadDeadline(time.Now().Add(long))
-		if _, err := io.ReadAll(held); err != nil {
-			w.t.Error("the script or its program goes on:", err)
-		}
+		try.Works(io.ReadAll(held))(w.t, "the script or its program goes on")
 	}
 }
 
@@ -154,9 +151,7 @@ func TestRunOnTerminal(t *testing.T) {
 			cmd.Env = s.env
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, cmd.Start())
 			defer cmd.Process.Kill()
 			program.Close()
 			ended := w.begun()
@@ -164,9 +159,7 @@ func TestRunOnTerminal(t *testing.T) {
 			defer limit.Stop()
 			for lines := bufio.NewScanner(user); !strings.HasSuffix(next(t, lines), "] runs"); {
 			}
-			if err := end(user); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, end(user))
 			if how != "closed" {
 				go io.Copy(io.Discard, user) // what tpvm prints does not make it wait
 			}
@@ -186,11 +179,9 @@ func cluster(t *testing.T, nodes int) (all []*shell) {
 	s := newShell(t)
 	dir := filepath.Dir(s.socket())
 	key := filepath.Join(dir, "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	first := must(freeaddr.Loopback())
-	for bind := first; len(all) < nodes; bind = must(freeaddr.Loopback()) {
+	try.OK(t, os.WriteFile(key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
+	first := try.Get(freeaddr.Loopback())(t)
+	for bind := first; len(all) < nodes; bind = try.Get(freeaddr.Loopback())(t) {
 		all = append(all, &shell{t: t, env: append(slices.Clone(s.env), "ROCL_BIND="+bind, "ROCL_JOIN="+first, "ROCL_KEY_FILE="+key,
 			"ROCL_CLUSTER=test", fmt.Sprintf("ROCL_SOCKET=%s/%d", dir, len(all)))})
 	}
@@ -300,7 +291,7 @@ func TestPodAsProcessOne(t *testing.T) {
 		t.Skip("unshare makes namespaces for root:", err)
 	}
 	one, two := hosts(t)
-	cmd := exec.Command(unshare, "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", must(os.Executable()), "pod")
+	cmd := exec.Command(unshare, "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", try.Get(os.Executable())(t), "pod")
 	cmd.Env = two.env
 	p := launch(t, cmd)
 	id, ok := strings.CutPrefix(<-p.Lines, "pod ")

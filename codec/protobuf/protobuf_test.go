@@ -4,6 +4,7 @@ package protobuf_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -40,9 +41,7 @@ func TestCodec(t *testing.T) {
 	try.Fails(c.Decode(p[4:]))(t, codec.ErrValue)
 	s := protobuf.Codec[wrapperspb.StringValue]()
 	try.Fails(s.Append(nil, wrapperspb.String("\xff")))(t, codec.ErrValue) // a string that is no UTF-8
-	if v, err := s.Decode(nil); err != nil || v.GetValue() != "" {
-		t.Errorf("nothing: %v, %v", v, err)
-	}
+	try.Equal(t, try.Get(s.Decode(nil))(t).GetValue(), "", "nothing")
 }
 
 // Of two versions of a message, the receiver skips the fields that it lacks, also in a call. An
@@ -56,11 +55,11 @@ func TestTwoVersions(t *testing.T) {
 	defer c.Close()
 	older, newer := protobuf.Codec[wrapperspb.Int64Value](), protobuf.Codec[timestamppb.Timestamp]()
 	try.OK(t,
-		rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
-		rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
-			return v.Seconds + int64(v.Nanos), nil
-		}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
-	)
+		errors.Join(rpc.Register(s, "old", func(_ context.Context, v *wrapperspb.Int64Value) (int64, error) { return v.Value, nil }, rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)),
+			rpc.Register(s, "new", func(_ context.Context, v *timestamppb.Timestamp) (int64, error) {
+				return v.Seconds + int64(v.Nanos), nil
+			}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)),
+		))
 	try.Gives(rpc.Call[*timestamppb.Timestamp, int64](t.Context(), c, s.ID(), "old", &timestamppb.Timestamp{Seconds: 5, Nanos: 7}, rpc.WithCodecs[*timestamppb.Timestamp, int64](newer, nil)))(t, 5)
 	try.Gives(rpc.Call[*wrapperspb.Int64Value, int64](t.Context(), c, s.ID(), "new", wrapperspb.Int64(5), rpc.WithCodecs[*wrapperspb.Int64Value, int64](older, nil)))(t, 5)
 }

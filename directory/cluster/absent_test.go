@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -18,9 +19,9 @@ import (
 // datagrams may be lost, and then m begins anew. It returns the member that has handed over last.
 func handedOver(t *testing.T, m *Cluster, others ...*Cluster) *Cluster {
 	t.Helper()
-	for try := 0; ; try++ {
+	for i := 0; ; i++ {
 		together(t, append([]*Cluster{m}, others...)...)
-		check(t, m.HandOver())
+		try.OK(t, m.HandOver())
 		heard := true
 		for _, o := range others {
 			heard = away(t, o, m) && heard
@@ -28,7 +29,7 @@ func handedOver(t *testing.T, m *Cluster, others ...*Cluster) *Cluster {
 		if heard {
 			return m
 		}
-		if try == 5 {
+		if i == 5 {
 			t.Fatal("the other members do not hear that the member will be back")
 		}
 		m = anew(t, m, nil, others...)
@@ -98,7 +99,7 @@ func testAwayIsPassedOn(t *testing.T) {
 	b.members.mu.Lock()
 	b.members.nodes[3].isAlive = false // b tells only a that it goes
 	b.members.mu.Unlock()
-	check(t, b.HandOver())
+	try.OK(t, b.HandOver())
 	if away(t, a, b) && !away(t, c, b) {
 		t.Error("the newcomer takes an absent member for dead")
 	}
@@ -148,9 +149,7 @@ func testAccounts(t *testing.T) {
 	one := absent{7, 7, time.Hour, absentAway, at}
 	six := absent{7, 7, time.Second, absentAway, netip.MustParseAddrPort("[2001:db8::1]:65535")}
 	for _, x := range []absent{{7, 1 << 63, time.Second, absentGoing, at}, six} {
-		if got := parseAbsent(x.append(nil)); got != x {
-			t.Errorf("%+v is read as %+v", x, got)
-		}
+		try.Equal(t, parseAbsent(x.append(nil)), x, "read")
 	}
 	later := of(one)
 	later[0]++

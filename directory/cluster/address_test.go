@@ -16,6 +16,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -26,23 +28,21 @@ import (
 // `/readyz` says why, and it joins by itself later. See also TestClusterAddressMoves.
 func TestAddressNotThere(t *testing.T) {
 	ctx := eventually.Context(t)
-	var log lines
-	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{Bind: "198.51.100.1:7946"}, log.Logger())
 	var attempts atomic.Int32
 	ms.open = func(cfg Config) (*Cluster, error) {
 		attempts.Add(1)
 		return Open(cfg)
 	}
 	d := served(t, sock(t), ms)
-	check(t, second(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"}))))
-	if _, err := d.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil {
-		t.Error(err)
-	}
+	try.Get(d.Register(ctx, d.Self().WithSerial(1), pattern(resource.Attrs{"type": "mine"})))(t)
+	try.Works(d.Find(ctx, pattern(resource.Match{"type": "mine"})))(t)
 	if _, err := d.Find(ctx, pattern(resource.Match{"type": "other"})); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "198.51.100.1") {
 		t.Errorf("asked for something else: %v", err)
 	}
 	eventually.True(t, "it is tried again", func() bool { return attempts.Load() > 2 })
-	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.count("level=WARN") != 1 {
+	if err := ms.Missing(); !errors.Is(err, mux.ErrNoAddress) || log.Count("level=WARN") != 1 {
 		t.Errorf("missing: %v; logged %q", err, log.String())
 	}
 }
@@ -52,8 +52,8 @@ func TestAddressNotThere(t *testing.T) {
 func TestAddressLost(t *testing.T) {
 	ctx := eventually.Context(t)
 	a := member(t, 1, func(c *Config) { c.Patience = time.Minute })
-	var log lines
-	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{Bind: freePort(t), Join: []string{a.Addr()}}, log.Logger())
 	ms.lookAgain = time.Millisecond
 	var isLost, isAway, hasBeen atomic.Bool
 	ms.isLost = func(c *Cluster) error {
@@ -81,18 +81,14 @@ func TestAddressLost(t *testing.T) {
 	isAway.Store(true)
 	isLost.Store(true)
 	eventually.True(t, "the address is gone", func() bool { return ms.Missing() != nil })
-	if ms.Cluster() != nil || log.count("the member's address is gone") != 1 {
+	if ms.Cluster() != nil || log.Count("the member's address is gone") != 1 {
 		t.Errorf("still a member; logged %q", log.String())
 	}
-	if _, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("asked without an address: %v", err)
-	}
+	try.Fails(d.Find(ctx, pattern(resource.Match{"type": "x"})))(t, directory.ErrPartial, "asked without an address")
 	isLost.Store(false)
 	isAway.Store(false)
 	eventually.True(t, "a member again", found)
-	if err := ms.Missing(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, ms.Missing())
 }
 
 // A member that tells the address of this one by gossip, or one at which it is not, lives
@@ -102,8 +98,8 @@ func TestAddressLost(t *testing.T) {
 // Promise (Clusters): A member that advertises an address of another, or that binds to loopback by
 // a name, is warned of. See also TestNameOfLoopback.
 func TestOwnAddressTold(t *testing.T) {
-	var log lines
-	a := member(t, 1, func(c *Config) { c.Logger = log.logger() })
+	var log logged.Log
+	a := member(t, 1, func(c *Config) { c.Logger = log.Logger() })
 	tell := func(id resource.NodeID, at string, alive bool) {
 		ap := netip.MustParseAddrPort(at)
 		a.members.seen(&memberlist.Node{Name: name(id), Addr: ap.Addr().AsSlice(), Port: ap.Port(), Meta: a.gossip.meta()}, alive)
@@ -119,7 +115,7 @@ func TestOwnAddressTold(t *testing.T) {
 	// A machine that was started anew is another node: the former one does not answer.
 	tell(2, a.Addr(), true)
 	tell(2, a.Addr(), false)
-	if err := ask(); err != nil || log.count(said) > 0 {
+	if err := ask(); err != nil || log.Count(said) > 0 {
 		t.Errorf("the former node of this machine: %v", err)
 	}
 	for range 3 {
@@ -130,42 +126,24 @@ func TestOwnAddressTold(t *testing.T) {
 	if err := ask(); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), name(3)) || !strings.Contains(err.Error(), elsewhere) {
 		t.Errorf("a member with this one's address: %v", err)
 	}
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"x": "y"}))); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("found: %v", err)
-	}
-	if n := log.count(said); n != 1 {
-		t.Errorf("warned %d times", n)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"x": "y"})))(t, directory.ErrPartial, "found")
+	try.Equal(t, log.Count(said), 1, "warnings")
 	tell(3, elsewhere, true)
 	tell(3, elsewhere, false)
-	if err := ask(); err != nil {
-		t.Errorf("it tells its own address now: %v", err)
-	}
+	try.Check(t, ask(), "it tells its own address now")
 	// Another address that leads nowhere.
 	tell(4, "127.0.0.8:8", true)
 	answer(4, beyond)
-	if err := ask(); err != nil {
-		t.Errorf("a member with two addresses: %v", err)
-	}
+	try.Check(t, ask(), "a member with two addresses")
 	tell(4, "127.0.0.8:8", false)
-	if err := ask(); err != nil {
-		t.Errorf("such a member that has died: %v", err)
-	}
+	try.Check(t, ask(), "such a member that has died")
 	answer(4, beyond)
-	if err := ask(); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("it answers: %v", err)
-	}
-	if err := a.members.contradiction(time.Now().Add(apartTime)); err != nil {
-		t.Errorf("it has not answered for long: %v", err)
-	}
+	try.Fails(ask())(t, directory.ErrPartial, "it answers")
+	try.Check(t, a.members.contradiction(time.Now().Add(apartTime)), "it has not answered for long")
 	answer(1, beyond)
-	if n := len(a.members.apart.of); n != 1 {
-		t.Errorf("%d members are remembered, want one", n)
-	}
+	try.Equal(t, len(a.members.apart.of), 1, "members are remembered")
 	a.members.silentAt(beyond)
-	if err := ask(); err != nil {
-		t.Errorf("no member answers there any more: %v", err)
-	}
+	try.Check(t, ask(), "no member answers there any more")
 	// A member has a new address, and another one has its former address.
 	tell(5, "127.0.0.7:7", true)
 	tell(5, "127.0.0.7:7", false)
@@ -179,9 +157,7 @@ func TestOwnAddressTold(t *testing.T) {
 	answer(5, beyond)
 	tell(5, elsewhere, false)
 	answer(5, beyond) // it has not ended yet
-	if err := ask(); err != nil {
-		t.Errorf("it has left: %v", err)
-	}
+	try.Check(t, ask(), "it has left")
 }
 
 // Two members that take each other for dead, because both tell one address, do not deny what the
@@ -189,20 +165,18 @@ func TestOwnAddressTold(t *testing.T) {
 func TestTwinAddress(t *testing.T) { inMemory(t, testTwinAddress) }
 
 func testTwinAddress(t *testing.T) {
-	var log lines
+	var log logged.Log
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) {
-		c.Logger = log.logger()
+		c.Logger = log.Logger()
 		c.gossip = func(m *memberlist.Config) {
 			m.Transport = telling{m.Transport.(memberlist.NodeAwareTransport), a.mux.Addr()}
 		}
 	})
-	check(t, a.joiner.join(b.Addr(), false))
+	try.OK(t, a.joiner.join(b.Addr(), false))
 	put(t, b, 1, resource.Attrs{"type": "there"})
 	eventually.True(t, "it is dead", func() bool { return a.Stats().Dead > 0 })
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"type": "there"}))); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("found: %v", err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"type": "there"})))(t, directory.ErrPartial, "found")
 }
 
 // telling is a transport that tells another address.
@@ -216,11 +190,9 @@ func (t telling) FinalAdvertiseAddr(string, int) (net.IP, int, error) { return t
 // A name that leads to the loopback interface is warned of: other machines do not reach the member.
 func TestNameOfLoopback(t *testing.T) {
 	for bind, want := range map[string]int{"localhost:0": 0, "lo:0": 1, "127.0.0.1:0": 0} {
-		var log lines
-		ms := NewMembership("test", Member{Bind: bind}, log.logger())
+		var log logged.Log
+		ms := NewMembership("test", Member{Bind: bind}, log.Logger())
 		served(t, sock(t), ms)
-		if n := log.count("leads to the loopback interface"); n != want {
-			t.Errorf("%s: warned %d times", bind, n)
-		}
+		try.Equal(t, log.Count("leads to the loopback interface"), want, "%s: warnings", bind)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -34,7 +36,7 @@ func TestSeedRestarted(t *testing.T) {
 				keyed := func(c *Config) { c.Keys = [][]byte{[]byte("the key of the cluster")} }
 				a, b, c := three(t, keyed, keyed, keyed)
 				y := put(t, b, 1, resource.Attrs{"y": ""})
-				check(t, end(a))
+				try.OK(t, end(a))
 				a = anew(t, a, func(c *Config) { c.Follows = true; keyed(c) })
 				finds(t, a, resource.Match{"y": ""}, y)
 				x := put(t, a, 1, resource.Attrs{"x": ""})
@@ -61,9 +63,7 @@ func testUnknownQuestion(t *testing.T) {
 			t.Errorf("question %x: %+v: %v", q[:1], r, err)
 		}
 	}
-	if err := second(a.Find(t.Context(), pattern(resource.Match{"a": "b"}))); !errors.Is(err, directory.ErrNotFound) {
-		t.Error(err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(resource.Match{"a": "b"})))(t, directory.ErrNotFound)
 }
 
 // Two nodes have the same number, from a copied file. A member that meets both logs it, and so does
@@ -74,20 +74,20 @@ func testUnknownQuestion(t *testing.T) {
 func TestSameNumber(t *testing.T) { inMemory(t, testSameNumber) }
 
 func testSameNumber(t *testing.T) {
-	var seen, own lines
-	logTo := func(l *lines) func(*Config) {
-		return func(c *Config) { c.Logger = l.logger() }
+	var seen, own logged.Log
+	logTo := func(l *logged.Log) func(*Config) {
+		return func(c *Config) { c.Logger = l.Logger() }
 	}
 	a, _ := two(t, logTo(&seen))
 	put(t, member(t, 2, logTo(&own), a), 1, resource.Attrs{"at": "twin"})
 	const said = "two nodes have one number"
-	eventually.True(t, "it is logged", func() bool { return seen.count(said) > 0 && own.count(said) > 0 })
+	eventually.True(t, "it is logged", func() bool { return seen.Count(said) > 0 && own.Count(said) > 0 })
 	for range 5 {
 		if err := second(a.Find(t.Context(), pattern(resource.Match{"at": "twin"}))); err != nil && !errors.Is(err, directory.ErrPartial) {
 			t.Errorf("what one of the two may have: %v", err)
 		}
 	}
-	var again lines
+	var again logged.Log
 	e := events{member(t, 4, logTo(&again)).gossip}
 	one, two := &memberlist.Node{Name: name(5), Port: 1}, &memberlist.Node{Name: name(5), Port: 2}
 	other, another := &memberlist.Node{Name: name(6), Port: 2}, &memberlist.Node{Name: name(6), Port: 1}
@@ -96,9 +96,7 @@ func testSameNumber(t *testing.T) {
 		e.NotifyConflict(other, another)
 		e.NotifyConflict(two, one)
 	}
-	if n := again.count(said); n != 2 {
-		t.Errorf("two conflicts are logged %d times", n)
-	}
+	try.Equal(t, again.Count(said), 2, "lines about two conflicts")
 }
 
 // A member that changes to a version that is not understood is not asked any more, and delays no
@@ -120,9 +118,7 @@ func testLaterVersion(t *testing.T) {
 	a.members.seen(n, true)
 	n.Meta = b.gossip.meta()
 	a.members.seen(n, true)
-	if err := a.joiner.incomplete(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, a.joiner.incomplete())
 	if m := a.Members(); len(m) != 2 {
 		t.Errorf("members, when it is understood again: %v", m)
 	}
@@ -142,9 +138,7 @@ func testNames(t *testing.T) {
 	for _, odd := range []string{"", "\x00\xff\n", strings.Repeat("x", maxName)} {
 		two(t, func(c *Config) { c.Name = odd }, func(c *Config) { c.Name = odd })
 	}
-	if _, err := Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}); !errors.Is(err, ErrConfig) {
-		t.Error(err)
-	}
+	try.Fails(Open(Config{Node: 1, Name: strings.Repeat("x", maxName+1), Bind: "127.0.0.1:0"}))(t, ErrConfig)
 }
 
 // A member that follows another server of its node may not know all members until a member that
@@ -184,9 +178,7 @@ func testMetFresh(t *testing.T) {
 	if !complete() || a.joiner.joined.Err() == nil {
 		t.Error("a member that knows the others is not enough")
 	}
-	if account := (delegate{a.gossip}).LocalState(true); account[1]&accountFresh != 0 {
-		t.Error("a member that was told of all is fresh")
-	}
+	try.Equal(t, (delegate{a.gossip}).LocalState(true)[1]&accountFresh, 0, "a member that was told of all is fresh")
 }
 
 // A member that has reached none of the addresses to join denies nothing for certain, however long
@@ -212,15 +204,11 @@ func testNobodyReached(t *testing.T) {
 	for _, err := range a.All(t.Context(), what, new(directory.Coverage)) {
 		last = err
 	}
-	if !errors.Is(last, directory.ErrPartial) {
-		t.Errorf("a listing ends with %v", last)
-	}
+	try.Fails(last)(t, directory.ErrPartial, "a listing ends with")
 	if (delegate{a.gossip}).LocalState(true)[1]&accountFresh == 0 {
 		t.Error("a member that has met nobody says that it knows all members")
 	}
-	if err := second(alone.Find(t.Context(), what)); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("a member that is alone: %v", err)
-	}
+	try.Fails(alone.Find(t.Context(), what))(t, directory.ErrNotFound, "a member that is alone")
 	if s := searchesOf(alone, "nobody"); s.None != 1 || s.Messages.Sum != 0 {
 		t.Errorf("a search where there is no member to ask: %+v", s)
 	}
@@ -247,13 +235,11 @@ func testComesWhileAsked(t *testing.T) {
 	c := member(t, 3, func(c *Config) {
 		l := pattern(resource.Attrs{"at": "c"})
 		id := resource.MakeGID(3, 1, 1)
-		check(t, second(c.DB.Put(id, id.Context(), l)))
+		try.Get(c.DB.Put(id, id.Context(), l))(t)
 	}, a)
 	eventually.True(t, "the newcomer is a member", func() bool { return knows(a, 3) })
 	sure.Store(true)
-	if err := <-asked; err != nil {
-		t.Errorf("what the newcomer has: %v", err)
-	}
+	try.Check(t, <-asked, "what the newcomer has")
 	together(t, a, b, c)
 }
 
@@ -276,9 +262,7 @@ func TestMetBefore(t *testing.T) {
 	eventually.True(t, "it has left", func() bool { return a.Stats().Alive == 1 })
 	for range 2 {
 		d, _ = serve("test")
-		if r, err := d.Find(ctx, pattern(resource.Match{"type": "x"})); err != nil || r.ID != x {
-			t.Errorf("found %v: %v", r.ID, err)
-		}
+		try.Equal(t, try.Get(d.Find(ctx, pattern(resource.Match{"type": "x"})))(t).ID, x, "found")
 		d.Close()
 	}
 	_, ms = serve("other")
@@ -314,17 +298,13 @@ func testMetIsKeptAtOnce(t *testing.T) {
 	if met := <-told; len(met) != mostKept {
 		t.Errorf("at first: %d addresses", len(met))
 	}
-	check(t, second(b.gossip.list.Join([]string{a.Addr()})))
+	try.Get(b.gossip.list.Join([]string{a.Addr()}))(t)
 	for met := range told {
-		if len(met) != mostKept {
-			t.Errorf("%d addresses", len(met))
-		}
+		try.Equal(t, len(met), mostKept, "addresses")
 		if met[2000] == b.Addr() {
 			break
 		}
 	}
 	end()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-ended)
 }

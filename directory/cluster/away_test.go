@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -44,13 +45,13 @@ func TestAway(t *testing.T) { inMemory(t, testAway) }
 func testAway(t *testing.T) {
 	brief := func(c *Config) { c.Patience = 300 * time.Millisecond }
 	a, b, c := three(t, nil, brief)
-	for try := 0; ; try++ {
+	for i := 0; ; i++ {
 		put(t, c, 1, resource.Attrs{"at": "c"})
-		check(t, c.HandOver())
+		try.OK(t, c.HandOver())
 		if away(t, a, c) && away(t, b, c) {
 			break
 		}
-		if try == 5 {
+		if i == 5 {
 			t.Fatal("it does not say that it will be back")
 		}
 		c = anew(t, c, nil, a) // they were not told in time, and take it for dead
@@ -63,12 +64,8 @@ func testAway(t *testing.T) {
 		}
 		m.members.mu.Unlock()
 	}
-	if _, err := b.Find(t.Context(), pattern(resource.Match{"at": "c"})); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("impatient: %v", err)
-	}
-	if _, err := b.Lookup(t.Context(), resource.MakeGID(3, 1, 1), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("impatient, by identifier: %v", err)
-	}
+	try.Fails(b.Find(t.Context(), pattern(resource.Match{"at": "c"})))(t, directory.ErrPartial, "impatient")
+	try.Fails(b.Lookup(t.Context(), resource.MakeGID(3, 1, 1), pattern(nil)))(t, directory.ErrPartial, "impatient, by identifier")
 	found := make(chan error)
 	go func() {
 		_, err := a.Find(t.Context(), pattern(resource.Match{"at": "c"}))
@@ -82,7 +79,7 @@ func testAway(t *testing.T) {
 	}
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"at": "c"}, resource.MakeGID(3, 1, 1))
-	check(t, c.HandOver())
+	try.OK(t, c.HandOver())
 	eventually.True(t, "it is given up", func() bool { return len(b.Members()) == 2 })
 	denies(t, b, resource.Match{"at": "c"})
 }
@@ -120,7 +117,7 @@ func testOverlappingRestarts(t *testing.T) {
 	for range rounds {
 		down := rand.Perm(members)[:2+rand.IntN(members-1)]
 		for _, i := range down {
-			check(t, all[i].Load().HandOver())
+			try.OK(t, all[i].Load().HandOver())
 		}
 		rand.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
 		for _, i := range down {
@@ -157,23 +154,17 @@ func testPatience(t *testing.T) {
 		want error
 	}{{0, (*Cluster).Close, directory.ErrClosed}, {50 * time.Microsecond, (*Cluster).Close, directory.ErrClosed}, {0, func(c *Cluster) error { return c.abandon(lost) }, lost}} {
 		a, b := two(t, func(c *Config) { c.Patience, c.Poll = time.Hour, end.poll })
-		check(t, b.HandOver())
+		try.OK(t, b.HandOver())
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		what := pattern(resource.Match{"at": "b"})
-		if err := second(a.Find(ctx, what)); !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
-		}
+		try.Fails(a.Find(ctx, what))(t, context.DeadlineExceeded)
 		cancel()
 		sent := a.count.sent.Load()
 		done := make(chan error)
 		go func() { done <- second(a.Find(t.Context(), what)) }()
 		eventually.True(t, "the question is asked", func() bool { return a.count.sent.Load() > sent })
-		check(t, end.end(a))
-		if err := <-done; !errors.Is(err, end.want) {
-			t.Errorf("ended meanwhile: %v, want %v", err, end.want)
-		}
-		if err := second(a.Find(t.Context(), what)); !errors.Is(err, end.want) {
-			t.Errorf("ended before: %v, want %v", err, end.want)
-		}
+		try.OK(t, end.end(a))
+		try.Fails(<-done)(t, end.want, "ended meanwhile")
+		try.Fails(a.Find(t.Context(), what))(t, end.want, "ended before")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 	"go.uber.org/goleak"
@@ -49,8 +50,7 @@ func member(t *testing.T, id resource.NodeID, change func(*Config), join ...*Clu
 	if isInMemory && cfg.Network == nil {
 		cfg.Network = processFor(n.(*simnet.Network), cfg.Bind)
 	}
-	c, err := Open(cfg)
-	check(t, err)
+	c := try.Get(Open(cfg))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -87,14 +87,6 @@ func processFor(n *simnet.Network, bind string) *simnet.Process {
 func unhurried(c *Config) { c.gossip = neverDead }
 
 func neverDead(m *memberlist.Config) { m.SuspicionMult = 10_000 }
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // two opens two members, of which the second joins the first, and waits until they see each other.
 // changes are for the members in turn.
@@ -149,17 +141,13 @@ func asks(t *testing.T, c *Cluster, what resource.Match) (r resource.Record, err
 // finds checks that c finds the resource want by what.
 func finds(t *testing.T, c *Cluster, what resource.Match, want resource.GID) {
 	t.Helper()
-	if r, err := asks(t, c, what); err != nil || r.ID != want {
-		t.Errorf("node %d: %v is %v: %v", c.cfg.Node, what, r.ID, err)
-	}
+	try.Equal(t, try.Get(asks(t, c, what))(t).ID, want, "node %d: %v", c.cfg.Node, what)
 }
 
 // denies checks that c says for certain that no other member has what.
 func denies(t *testing.T, c *Cluster, what resource.Match) {
 	t.Helper()
-	if _, err := asks(t, c, what); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("node %d: %v: %v", c.cfg.Node, what, err)
-	}
+	try.Fails(asks(t, c, what))(t, directory.ErrNotFound, "node %d: %v", c.cfg.Node, what)
 }
 
 // kill ends a member as the death of its process does: the other members are not told.
@@ -169,10 +157,9 @@ func kill(c *Cluster) {
 
 func put(t *testing.T, c *Cluster, serial uint32, a resource.Attrs) resource.GID {
 	t.Helper()
-	l, err := resource.NewPattern(a)
-	check(t, err)
+	l := try.Get(resource.NewPattern(a))(t)
 	id := resource.MakeGID(c.cfg.Node, 1, serial)
-	check(t, second(c.cfg.DB.Put(id, id.Context(), l)))
+	try.Get(c.cfg.DB.Put(id, id.Context(), l))(t)
 	return id
 }
 
@@ -215,7 +202,7 @@ func TestFind(t *testing.T) {
 	}
 	var got []resource.GID
 	for r, err := range a.All(ctx, pattern(resource.Match{"type": "many"}), new(directory.Coverage)) {
-		check(t, err)
+		try.OK(t, err)
 		got = append(got, r.ID)
 	}
 	slices.SortFunc(want, resource.GID.Compare)
@@ -229,18 +216,12 @@ func TestFind(t *testing.T) {
 		"find":   second(a.Find(ctx, pattern(resource.Match{"type": "none"}))),
 		"lookup": second(a.Lookup(ctx, large.WithSerial(9), pattern(nil, "type"))),
 	} {
-		if !errors.Is(err, directory.ErrNotFound) {
-			t.Errorf("%s of what nobody has: %v", what, err)
-		}
+		try.Fails(err)(t, directory.ErrNotFound, "%s of what nobody has", what)
 	}
-	if _, err := a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("an identifier of an unknown node: %v", err)
-	}
+	try.Fails(a.Lookup(ctx, resource.MakeGID(99, 1, 1), pattern(nil)))(t, directory.ErrPartial, "an identifier of an unknown node")
 	c.Close()
 	eventually.True(t, "it left", func() bool { return len(a.Members()) == 2 })
-	if _, err := a.Find(ctx, pattern(resource.Match{"type": "gpu"})); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("what left with its node: %v", err)
-	}
+	try.Fails(a.Find(ctx, pattern(resource.Match{"type": "gpu"})))(t, directory.ErrNotFound, "what left with its node")
 }
 
 // Summaries save questions, and never cost an answer. A resource that is too new for them is found,
@@ -271,13 +252,9 @@ func testFilters(t *testing.T) {
 		t.Errorf("%d packets for what one member holds", n)
 	}
 	fresh := put(t, silent, 1, resource.Attrs{"type": "new"})
-	if r, err := a.Find(ctx, pattern(resource.Match{"type": "new"})); err != nil || r.ID != fresh {
-		t.Errorf("what is in nobody's summary: %+v, %v", r, err)
-	}
-	check(t, holder.cfg.DB.Delete(id))
-	if _, err := a.Find(ctx, what); !errors.Is(err, directory.ErrNotFound) {
-		t.Errorf("what is gone, and in a summary: %v", err)
-	}
+	try.Equal(t, try.Get(a.Find(ctx, pattern(resource.Match{"type": "new"})))(t).ID, fresh, "what is in nobody's summary")
+	try.OK(t, holder.cfg.DB.Delete(id))
+	try.Fails(a.Find(ctx, what))(t, directory.ErrNotFound, "what is gone, and in a summary")
 	var all []*resource.List
 	for i := range uint32(2000) { // the summary is made anew meanwhile
 		put(t, holder, 100+i, resource.Attrs{"serial": fmt.Sprint(i)})
@@ -305,29 +282,21 @@ func testApart(t *testing.T) {
 	together(t, x, y)
 	put(t, x, 1, resource.Attrs{"type": "secret"})
 	for _, c := range append(others, a) {
-		if n := len(c.Members()); n != 1 {
-			t.Errorf("node %d sees %d members", c.cfg.Node, n)
-		}
+		try.Equal(t, len(c.Members()), 1, "members that node %d sees", c.cfg.Node)
 		want := directory.ErrPartial // c has not reached the members that it is to join
 		if c == a {
 			want = directory.ErrNotFound
 		}
-		if _, err := c.Find(t.Context(), pattern(resource.Match{"type": "secret"})); !errors.Is(err, want) {
-			t.Errorf("node %d: %v", c.cfg.Node, err)
-		}
+		try.Fails(c.Find(t.Context(), pattern(resource.Match{"type": "secret"})))(t, want, "node %d", c.cfg.Node)
 	}
-	if _, err := y.Find(t.Context(), pattern(resource.Match{"type": "secret"})); err != nil {
-		t.Error(err)
-	}
+	try.Works(y.Find(t.Context(), pattern(resource.Match{"type": "secret"})))(t)
 }
 
 func TestClosed(t *testing.T) {
 	a := member(t, 1, nil)
 	a.Close()
 	a.Close()
-	if _, err := a.Find(t.Context(), pattern(nil)); !errors.Is(err, directory.ErrClosed) {
-		t.Error(err)
-	}
+	try.Fails(a.Find(t.Context(), pattern(nil)))(t, directory.ErrClosed)
 	for _, bind := range []string{"", "x", "127.0.0.1:x", "127.0.0.1:99999"} {
 		if c, err := Open(Config{Node: 1, DB: database.New(), Bind: bind}); err == nil {
 			c.Close()
@@ -340,7 +309,7 @@ func TestClosed(t *testing.T) {
 func anew(t *testing.T, c *Cluster, change func(*Config), join ...*Cluster) *Cluster {
 	t.Helper()
 	at := c.Addr()
-	check(t, c.HandOver())
+	try.OK(t, c.HandOver())
 	return member(t, c.cfg.Node, func(cfg *Config) {
 		cfg.Bind = at
 		if change != nil {
@@ -362,9 +331,7 @@ func testRestarted(t *testing.T) {
 		defer close(watched)
 		for {
 			news := a.members.news()
-			if n := len(a.Members()); n != 2 {
-				t.Errorf("%d members", n)
-			}
+			try.Equal(t, len(a.Members()), 2, "members")
 			select {
 			case <-news:
 			case <-restarted:
@@ -384,7 +351,7 @@ func testRestarted(t *testing.T) {
 		}
 		var asked, offered atomic.Bool
 		done := make(chan error)
-		check(t, b.HandOver())
+		try.OK(t, b.HandOver())
 		go func() {
 			r, err := a.Find(ctx, pattern(resource.Match{"y": fmt.Sprint(i)}))
 			if err == nil && r.ID != y {
@@ -401,9 +368,7 @@ func testRestarted(t *testing.T) {
 		eventually.True(t, "the question has come", asked.Load)
 		put(t, b, 100+i, resource.Attrs{"y": fmt.Sprint(i)})
 		offered.Store(true)
-		if err := <-done; err != nil {
-			t.Fatalf("%d: what the restarted has: %v", i, err)
-		}
+		try.OK(t, <-done, "%d: what the restarted has", i)
 	}
 	close(restarted)
 	<-watched

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -158,8 +159,7 @@ func testExchangeWithSilent(t *testing.T) {
 // An exchange with a member that accepts the stream, and is silent, ends with the asking member's
 // life.
 func TestCloseEndsExchange(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer ln.Close()
 	for _, key := range [][][]byte{nil, {[]byte("the key of the cluster")}} {
 		a := member(t, 1, func(c *Config) {
@@ -169,8 +169,7 @@ func TestCloseEndsExchange(t *testing.T) {
 		a.exchanges.mu.Lock()
 		x := a.exchanges.beginLocked(2, ln.Addr().String())
 		a.exchanges.mu.Unlock()
-		nc, err := ln.Accept()
-		check(t, err)
+		nc := try.Get(ln.Accept())(t)
 		defer nc.Close()
 		a.Close()
 		select {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/directory/internal/database"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 	"pgregory.net/rapid"
@@ -61,7 +62,7 @@ func (a *archipelago) start(t testing.TB, m *machine) {
 			c.ProbeInterval, c.ProbeTimeout, c.GossipInterval, c.PushPullInterval = time.Second, 300*time.Millisecond, time.Second, 20*time.Second
 		},
 	})
-	check(t, err)
+	try.OK(t, err)
 	m.c = c
 }
 
@@ -281,9 +282,7 @@ func TestDeadAddresses(t *testing.T) {
 		a.start(t, a.machines[0])
 		a.start(t, a.machines[1])
 		time.Sleep(time.Second) // virtual
-		if what := a.apart(); what != "" {
-			t.Error(what)
-		}
+		try.Equal(t, a.apart(), "")
 	})
 }
 
@@ -305,9 +304,7 @@ func TestJoinListIsLookedUp(t *testing.T) {
 		a.names.Store("members.rocl.test", []netip.Addr{a.machines[0].host.IP(), a.machines[1].host.IP()})
 		a.start(t, a.machines[1])
 		during(5 * time.Minute)
-		if what := a.apart(); what != "" {
-			t.Error(what)
-		}
+		try.Equal(t, a.apart(), "")
 		if n := during(10 * time.Minute); n < 15 || n > 30 {
 			t.Errorf("among others, it asks %d times in 10 minutes", n)
 		}

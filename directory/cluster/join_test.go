@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A nameServer has the addresses of names.
@@ -181,9 +183,9 @@ func testNameServerHangs(t *testing.T) {
 func TestNotReached(t *testing.T) { inMemory(t, testNotReached) }
 
 func testNotReached(t *testing.T) {
-	var ours, theirs lines
-	logTo := func(l *lines, name string) func(*Config) {
-		return func(c *Config) { c.Name, c.Logger = name, l.logger() }
+	var ours, theirs logged.Log
+	logTo := func(l *logged.Log, name string) func(*Config) {
+		return func(c *Config) { c.Name, c.Logger = name, l.Logger() }
 	}
 	a := member(t, 1, logTo(&theirs, "one"))
 	b := member(t, 2, func(c *Config) {
@@ -204,7 +206,5 @@ func testNotReached(t *testing.T) {
 	for _, addr := range b.cfg.Join {
 		eventually.True(t, "it is said", func() bool { return strings.Contains(ours.String(), "not reached yet\" addr="+addr) })
 	}
-	if n := strings.Count(ours.String(), "not reached yet"); n != 2 {
-		t.Errorf("said %d times: %s", n, &ours)
-	}
+	try.Equal(t, strings.Count(ours.String(), "not reached yet"), 2, "lines: %s", &ours)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -43,16 +44,14 @@ func testSetKeys(t *testing.T) {
 		busy.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				at := fmt.Sprint((i + 1 + n%2) % 3)
-				if _, err := m.Find(t.Context(), pattern(resource.Match{"at": at})); err != nil {
-					t.Errorf("node %d: %s: %v", i+1, at, err)
-				}
+				try.Works(m.Find(t.Context(), pattern(resource.Match{"at": at})))(t, "node %d: %s", i+1, at)
 				asked[i].Add(1)
 			}
 		})
 	}
 	for _, step := range [][][]byte{key("old", "new"), key("new", "old"), key("new")} {
 		for _, m := range cs {
-			check(t, m.SetKeys(step...))
+			try.OK(t, m.SetKeys(step...))
 			for i := range asked { // the second question from now on has begun after the change
 				n := asked[i].Load()
 				eventually.True(t, "questions are asked in between", func() bool { return asked[i].Load() > n+1 })
@@ -64,21 +63,11 @@ func testSetKeys(t *testing.T) {
 	stranger := member(t, 9, with, a, b, c)
 	fresh := member(t, 4, func(c *Config) { c.Keys = key("new") }, a)
 	together(t, a, b, c, fresh)
-	if n := len(stranger.Members()); n != 1 {
-		t.Errorf("the stranger sees %d members", n)
-	}
-	if err := second(stranger.Find(t.Context(), pattern(resource.Match{"at": "0"}))); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("the stranger: %v", err)
-	}
-	if _, err := fresh.Find(t.Context(), pattern(resource.Match{"at": "0"})); err != nil {
-		t.Error(err)
-	}
-	if err := a.SetKeys(); err == nil {
-		t.Error("took the key away")
-	}
-	if err := member(t, 5, nil).SetKeys([]byte("key")); err == nil {
-		t.Error("gave a key to a cluster without")
-	}
+	try.Equal(t, len(stranger.Members()), 1, "members that the stranger sees")
+	try.Fails(stranger.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t, directory.ErrPartial, "the stranger")
+	try.Works(fresh.Find(t.Context(), pattern(resource.Match{"at": "0"})))(t)
+	try.Rejects(a.SetKeys())(t, "took the key away")
+	try.Rejects(member(t, 5, nil).SetKeys([]byte("key")))(t, "gave a key to a cluster without")
 }
 
 // When the keys of the streams cannot be changed, all keys stay as they were.
@@ -90,9 +79,7 @@ func testSetKeysFails(t *testing.T) {
 	ring, fails := a.gossip.ring.GetKeys(), errors.New("no certificate")
 	set := a.keyset.setCerts
 	a.keyset.setCerts = func(...[]byte) error { return fails }
-	if err := a.SetKeys([]byte("new"), []byte("old")); !errors.Is(err, fails) {
-		t.Errorf("SetKeys: %v", err)
-	}
+	try.Fails(a.SetKeys([]byte("new"), []byte("old")))(t, fails, "SetKeys")
 	if got := a.gossip.ring.GetKeys(); !slices.EqualFunc(got, ring, bytes.Equal) {
 		t.Errorf("the keyring has %d keys, or other ones, after SetKeys failed", len(got))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -89,9 +90,7 @@ func TestLarge(t *testing.T) {
 		}
 	}
 	for _, absent := range []resource.Match{{"x": y}, {"x": x, "name": "none"}} {
-		if err := second(a.Find(ctx, pattern(absent))); !errors.Is(err, directory.ErrNotFound) {
-			t.Errorf("what nobody holds: %v", err)
-		}
+		try.Fails(a.Find(ctx, pattern(absent)))(t, directory.ErrNotFound, "what nobody holds")
 	}
 	n := 0
 	for r, err := range d.All(ctx, pattern(resource.Match{"type": "several"}, "y"), new(directory.Coverage)) {
@@ -99,9 +98,7 @@ func TestLarge(t *testing.T) {
 			t.Errorf("the %dth of several: %v", n, err)
 		}
 	}
-	if n != 5 {
-		t.Errorf("%d of several", n)
-	}
+	try.Equal(t, n, 5, "resources listed")
 	for _, c := range []*Cluster{a, b, d} {
 		eventually.True(t, "no cursor is left", func() bool { return c.answers.cursors.count() == 0 })
 	}
@@ -115,9 +112,7 @@ func testLargeAway(t *testing.T) {
 	big := strings.Repeat("x", 1<<20)
 	b.HandOver()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	if err := second(a.Find(ctx, pattern(resource.Match{"big": big}))); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("found, though nobody is there: %v", err)
-	}
+	try.Fails(a.Find(ctx, pattern(resource.Match{"big": big})))(t, context.DeadlineExceeded, "found, though nobody is there")
 	cancel()
 	found := make(chan error, 1)
 	go func() { found <- second(a.Find(t.Context(), pattern(resource.Match{"big": big}))) }()
@@ -131,9 +126,7 @@ func testLargeAway(t *testing.T) {
 	eventually.True(t, "the question has come", asked.Load)
 	put(t, b, 1, resource.Attrs{"big": big})
 	offered.Store(true)
-	if err := <-found; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-found)
 }
 
 // Invalid lengths and questions end their stream, and nothing else.
@@ -154,7 +147,5 @@ func TestLargeJunk(t *testing.T) {
 		}
 		near.Close()
 	}
-	if _, err := readLarge(bytes.NewReader([]byte{255, 255, 0, 0, 1})); err == nil {
-		t.Error("a length that lies is believed")
-	}
+	try.Rejects(readLarge(bytes.NewReader([]byte{255, 255, 0, 0, 1})))(t, "a length that lies is believed")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/directory/internal/search"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -66,7 +67,5 @@ func testLiar(t *testing.T) {
 	}
 	close(stop)
 	busy.Wait()
-	if n := len(a.Members()); n != 3 {
-		t.Errorf("%d members", n)
-	}
+	try.Equal(t, len(a.Members()), 3, "members")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -28,7 +29,7 @@ func testAllLeavesNothing(t *testing.T) {
 		n := 0
 		var cov directory.Coverage
 		for _, err := range a.c.All(t.Context(), lamps(), &cov) {
-			check(t, err)
+			try.OK(t, err)
 			if n++; n == most {
 				break
 			}
@@ -39,8 +40,7 @@ func testAllLeavesNothing(t *testing.T) {
 		eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count()+c.c.answers.cursors.count() == 0 })
 	}
 	// Nor does a client's listing, which stops early, or whose client closes in the middle.
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	check(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	for range dc.FindAll(t.Context(), lamps()) {
 		break
@@ -73,19 +73,17 @@ func testAllThroughRestart(t *testing.T) {
 		defer mu.Unlock()
 		if asked++; asked == 2 { // they are offered after the first question has been refused
 			for _, id := range want[50:] {
-				if err := db.Offer(id, id.Context(), 1, pattern(lamp)); err != nil {
-					t.Error(err)
-				}
+				try.Check(t, db.Offer(id, id.Context(), 1, pattern(lamp)))
 			}
 		}
 		return asked >= 2
 	}
 	var cov directory.Coverage
 	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
-		check(t, err)
+		try.OK(t, err)
 		if got = append(got, r.ID); len(got) == 30 || len(got) == 60 {
 			for _, id := range want[50:] { // the new directory does not have them at once
-				check(t, db.Delete(id))
+				try.OK(t, db.Delete(id))
 			}
 			b.c.HandOver()
 			mu.Lock()
@@ -111,7 +109,7 @@ func testAllForgotten(t *testing.T) {
 	seen := map[resource.GID]bool{}
 	var cov directory.Coverage
 	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
-		check(t, err)
+		try.OK(t, err)
 		if seen[r.ID] {
 			t.Errorf("%v twice", r.ID)
 		}
@@ -139,7 +137,7 @@ func testAllMemberDies(t *testing.T) {
 	of := map[resource.NodeID]int{}
 	var cov directory.Coverage
 	for r, err := range a.c.All(t.Context(), lamps(), &cov) {
-		check(t, err)
+		try.OK(t, err)
 		if of[r.ID.Node()]++; of[2] == 3 && of[3] == 0 {
 			b.c.Close()
 		}
@@ -156,7 +154,7 @@ func TestPlaces(t *testing.T) {
 		db := database.New()
 		for i := range uint32(3) {
 			id := resource.MakeGID(1, 1, i+1)
-			check(t, second(db.Put(id, id.Context(), pattern(lamp))))
+			try.Get(db.Put(id, id.Context(), pattern(lamp)))(t)
 		}
 		var p cursors
 		next := func(id, step uint64, wantOK, wantLost bool) (r database.Record) {
@@ -168,9 +166,7 @@ func TestPlaces(t *testing.T) {
 			return r
 		}
 		first := next(0, 1, true, false)
-		if r := next(0, 1, true, false); r.ID != first.ID {
-			t.Error("the answer that was lost is another")
-		}
+		try.Equal(t, next(0, 1, true, false).ID, first.ID, "the answer that was lost is another")
 		next(7, 2, false, true)
 		for i := range uint64(mostCursors + 100) {
 			time.Sleep(time.Millisecond)
@@ -179,9 +175,7 @@ func TestPlaces(t *testing.T) {
 				next(0, 2, true, false) // cursor 0 stays in use
 			}
 		}
-		if n := p.count(); n != mostCursors {
-			t.Errorf("%d cursors", n)
-		}
+		try.Equal(t, p.count(), mostCursors, "cursors")
 		next(1, 2, false, true)
 		next(0, 3, true, false)
 		const last = mostCursors + 100
@@ -195,17 +189,11 @@ func TestPlaces(t *testing.T) {
 		time.Sleep(lease / 2)
 		next(last, 3, true, false)
 		time.Sleep(lease - 1)
-		if p.count() != 1 {
-			t.Error("a lease is too short")
-		}
+		try.Equal(t, p.count(), 1, "a lease is too short")
 		time.Sleep(2 * time.Nanosecond)
-		if p.count() != 0 {
-			t.Error("a lease does not end")
-		}
+		try.Equal(t, p.count(), 0, "a lease does not end")
 		next(5, 1, true, false)
 		p.close()
-		if p.count() != 0 {
-			t.Error("cursors after the end")
-		}
+		try.Equal(t, p.count(), 0, "cursors after the end")
 	})
 }

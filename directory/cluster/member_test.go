@@ -14,7 +14,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,17 +22,18 @@ import (
 	"github.com/rocl-go/rocl/internal/os/secretfile"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 func TestReadKeys(t *testing.T) {
 	dir := t.TempDir()
 	write := func(content string, mode os.FileMode) string {
-		f, err := os.CreateTemp(dir, "key")
-		check(t, err)
+		f := try.Get(os.CreateTemp(dir, "key"))(t)
 		defer f.Close()
-		check(t, second(f.WriteString(content)))
-		check(t, f.Chmod(mode))
+		try.Get(f.WriteString(content))(t)
+		try.OK(t, f.Chmod(mode))
 		return f.Name()
 	}
 	good := "0123456789abcdef"
@@ -94,18 +94,14 @@ func many(n int) (s string) {
 func TestMemberCheck(t *testing.T) {
 	for _, m := range []Member{{}, {Bind: "0.0.0.0:7946"}, {Bind: "[::1]:1", Join: []string{"a:1", "b:2"}, KeyFile: "k"}, {Bind: "a:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}},
 		{Bind: "a:1", Group: "239.1.2.3:7947", Strategy: strategy.Broadcast, Poll: time.Millisecond}, {Bind: "a:1", Group: "10.0.0.255:7947", Strategy: strategy.Tree}, {Bind: "a:1", Group: "[ff02::1]:7", Strategy: strategy.Unicast}} {
-		if err := m.Check(); err != nil {
-			t.Errorf("%+v: %v", m, err)
-		}
+		try.Check(t, m.Check(), "%+v", m)
 	}
 	for _, m := range []Member{{Join: []string{"a:1"}}, {KeyFile: "k"}, {Bind: "10.0.0.7"}, {Bind: ":7946"}, {Bind: "x:"},
 		{Bind: "x:65536"}, {Bind: "x:name"}, {Bind: "a:1", Join: []string{"b:name"}}, {Bind: "a:1", Join: []string{"b:65536"}},
 		{Bind: "10.0.0.7:1", Certificates: directory.CertificateFiles{Cert: "c", Key: "k", CA: "a"}}, {Bind: "10.0.0.7:1", KeyFile: "k", Certificates: directory.CertificateFiles{Cert: "c", Key: "k"}},
 		{Group: "239.1.2.3:1"}, {Bind: "a:1", Group: "name:1"}, {Bind: "a:1", Group: "239.1.2.3:0"}, {Bind: "a:1", Group: "0.0.0.0:1"}, {Bind: "a:1", Group: "[::1]:1"},
 		{Bind: "a:1", Strategy: strategy.Broadcast}, {Bind: "a:1", Strategy: 17}, {Bind: "a:1", Poll: -1}, {Bind: "a:1", Poll: time.Hour}} {
-		if err := m.Check(); !errors.Is(err, ErrConfig) {
-			t.Errorf("%+v: %v", m, err)
-		}
+		try.Fails(m.Check())(t, ErrConfig, "%+v", m)
 	}
 }
 
@@ -128,14 +124,11 @@ func TestHost(t *testing.T) {
 // freePort returns an address of the loopback interface that is not in use.
 func freePort(t *testing.T) string {
 	t.Helper()
-	addr, err := freeaddr.Loopback()
-	check(t, err)
-	return addr
+	return try.Get(freeaddr.Loopback())(t)
 }
 
 func sock(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "rc-")
-	check(t, err)
+	dir := try.Get(os.MkdirTemp("", "rc-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
 }
@@ -145,7 +138,7 @@ func sock(t *testing.T) string {
 func served(t *testing.T, path string, ms *Membership) *directory.Client {
 	t.Helper()
 	d, err := directory.JoinNode(eventually.Context(t), path, slog.New(slog.DiscardHandler), []directory.Option{ms.Option()}, directory.AsMember())
-	check(t, err)
+	try.OK(t, err)
 	t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -161,8 +154,7 @@ var errHasty = errors.New("has no time")
 func TestAddressInUse(t *testing.T) {
 	ctx := eventually.Context(t)
 	log, path := slog.New(slog.DiscardHandler), sock(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	taken := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	at := taken.Addr().String()
 	ms := NewMembership("test", Member{Bind: at}, log)
@@ -177,12 +169,11 @@ func TestAddressInUse(t *testing.T) {
 	if _, err := directory.JoinNode(brief, path, log, []directory.Option{hasty}); !errors.Is(err, errHasty) {
 		t.Fatalf("with a context that ends meanwhile: %v", err)
 	}
-	first, err := directory.JoinNode(ctx, path, log, nil)
-	check(t, err)
+	first := try.Get(directory.JoinNode(ctx, path, log, nil))(t)
 	defer first.Close()
 	next := served(t, path, ms)
 	id := next.Self().WithSerial(1)
-	check(t, second(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"}))))
+	try.Get(next.Register(ctx, id, pattern(resource.Attrs{"type": "mine"})))(t)
 	first.Close()
 	if a, err := next.Find(ctx, pattern(resource.Match{"type": "mine"})); err != nil || a.ID != id {
 		t.Fatalf("the node is not served: %v", err)
@@ -213,8 +204,8 @@ func TestRekey(t *testing.T) { inMemory(t, testRekey) }
 func testRekey(t *testing.T) {
 	const first, second = "the first key of all", "the second key of all"
 	file := filepath.Join(t.TempDir(), "keys")
-	var log lines
-	ms := NewMembership("test", Member{KeyFile: file}, log.logger())
+	var log logged.Log
+	ms := NewMembership("test", Member{KeyFile: file}, log.Logger())
 	s := directory.NewServer()
 	defer s.Close()
 	life, end := context.WithCancel(t.Context())
@@ -234,8 +225,8 @@ func testRekey(t *testing.T) {
 		{second + "\nshort", 0o600, true, 2, second},
 		{second, 0o600, false, 1, second},
 	} {
-		check(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
-		log.forget()
+		try.OK(t, errors.Join(os.WriteFile(file, []byte(step.keys), step.mode), os.Chmod(file, step.mode)))
+		log.Reset()
 		if i == 0 {
 			if n, err := ms.Rekey(); n != 1 || err != nil {
 				t.Errorf("before it began: %d keys, %v", n, err)
@@ -247,14 +238,13 @@ func testRekey(t *testing.T) {
 			}()
 		}
 		time.Sleep(3 * keyFilePoll) // virtual
-		if log.count("keys have changed") == 1 == step.isBad || log.count("keys stay as they were") == 1 != step.isBad {
+		if log.Count("keys have changed") == 1 == step.isBad || log.Count("keys stay as they were") == 1 != step.isBad {
 			t.Errorf("%q: logged %s", step.keys, &log)
 		}
 		if n, err := ms.Rekey(); (err != nil) != step.isBad || err == nil && n != step.now {
 			t.Errorf("%q: %d keys, %v", step.keys, n, err)
 		}
-		c, err := directory.Join(t.Context(), s.Dialer())
-		check(t, err)
+		c := try.Get(directory.Join(t.Context(), s.Dialer()))(t)
 		link := LinkKey("test", []byte(step.seals))
 		if got := c.Terms().Keys; len(got) != step.now || string(got[0]) != string(link[:]) {
 			t.Errorf("%q: the contexts have %d keys", step.keys, len(got))
@@ -265,38 +255,10 @@ func testRekey(t *testing.T) {
 			t.Errorf("%q: the member has %d keys", step.keys, len(ring.GetKeys()))
 		}
 	}
-	check(t, os.Remove(file))
-	eventually.True(t, "it is missed", func() bool { return log.count("no such file") > 0 })
+	try.OK(t, os.Remove(file))
+	eventually.True(t, "it is missed", func() bool { return log.Count("no such file") > 0 })
 	end()
 	<-followed
-}
-
-// lines holds what was logged.
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *lines) count(text string) int { return strings.Count(l.String(), text) }
-
-func (l *lines) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.b.Reset()
 }
 
 // Promise (Clusters): The environment variables mean to programs what they mean to `dirserver`. See

@@ -10,13 +10,14 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 func refined(t *testing.T, p *resource.List, add ...func(*resource.List) error) *resource.List {
 	t.Helper()
 	for _, f := range add {
-		check(t, f(p))
+		try.OK(t, f(p))
 	}
 	return p
 }
@@ -36,7 +37,7 @@ func testConditions(t *testing.T) {
 		}
 	}
 	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	check(t, err)
+	try.OK(t, err)
 	defer dc.Close()
 	lamps := func() *resource.List { return pattern(resource.Match{"type": "lamp"}) }
 	least := func(l *resource.List) error { return l.OrderBy("load", false) }
@@ -61,17 +62,15 @@ func testConditions(t *testing.T) {
 	}
 	var loads []string
 	for r, err := range dc.FindAll(t.Context(), refined(t, lamps(), most)) {
-		check(t, err)
+		try.OK(t, err)
 		loads = append(loads, r.Attrs.GetString("load"))
 	}
 	if want := []string{"40", "37", "34", "30", "27", "24", "20", "17", "14", "10", "7", "4", "0", "-3", "-6"}; !slices.Equal(loads, want) {
 		t.Error(loads)
 	}
 	// A member that cannot be asked is left out, and named.
-	check(t, c.c.HandOver())
+	try.OK(t, c.c.HandOver())
 	best(refined(t, lamps(), least), 2, "-3", 2, 3)
-	if _, err := dc.Find(t.Context(), refined(t, pattern(resource.Match{"type": "chair"}), least)); !errors.Is(err, directory.ErrPartial) {
-		t.Error(err)
-	}
+	try.Fails(dc.Find(t.Context(), refined(t, pattern(resource.Match{"type": "chair"}), least)))(t, directory.ErrPartial)
 	eventually.True(t, "no cursor is kept", func() bool { return b.c.answers.cursors.count() == 0 })
 }

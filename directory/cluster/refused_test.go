@@ -13,6 +13,8 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -28,9 +30,9 @@ import (
 func TestRefusedIsNotDead(t *testing.T) { inMemory(t, testRefusedIsNotDead) }
 
 func testRefusedIsNotDead(t *testing.T) {
-	var log lines
+	var log logged.Log
 	keyed := func(c *Config) { c.Keys, c.Patience = [][]byte{[]byte("the old key")}, 1 }
-	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = log.logger() })
+	first := newStation(t, 1, func(c *Config) { keyed(c); c.Logger = log.Logger() })
 	second, third := newStation(t, 2, keyed, first), newStation(t, 3, keyed, first)
 	meet(t, first, second, third)
 	a, b, c := first.c, second.c, third.c
@@ -39,7 +41,7 @@ func testRefusedIsNotDead(t *testing.T) {
 	watch.want(directory.Appeared, x)
 	watch.want(directory.Synced, resource.GID{})
 	for _, m := range []*Cluster{b, c} {
-		check(t, m.SetKeys([]byte("the new key")))
+		try.OK(t, m.SetKeys([]byte("the new key")))
 	}
 	eventually.True(t, "both sides see that they are refused", func() bool {
 		if _, err := a.Find(t.Context(), lamps()); err != nil && !errors.Is(err, directory.ErrPartial) {
@@ -49,29 +51,23 @@ func testRefusedIsNotDead(t *testing.T) {
 		return s.Alive == 1 && s.Refused == 2 && b.Stats().Refused == 1 && c.Stats().Refused == 1
 	})
 	for _, m := range []*Cluster{a, b, c} {
-		if _, err := m.Find(t.Context(), pattern(resource.Match{"none": ""})); !errors.Is(err, directory.ErrPartial) {
-			t.Errorf("node %d: %v", m.cfg.Node, err)
-		}
+		try.Fails(m.Find(t.Context(), pattern(resource.Match{"none": ""})))(t, directory.ErrPartial, "node %d", m.cfg.Node)
 		var last error
 		for _, err := range m.All(t.Context(), pattern(resource.Match{"none": ""}), new(directory.Coverage)) {
 			last = err
 		}
-		if !errors.Is(last, directory.ErrPartial) {
-			t.Errorf("node %d: a listing ends with %v", m.cfg.Node, last)
-		}
+		try.Fails(last)(t, directory.ErrPartial, "node %d: a listing ends with", m.cfg.Node)
 	}
 	const warned = "members refuse this node"
-	eventually.True(t, "it is logged", func() bool { return log.count(warned) > 0 })
-	check(t, a.SetKeys([]byte("the new key")))
+	eventually.True(t, "it is logged", func() bool { return log.Count(warned) > 0 })
+	try.OK(t, a.SetKeys([]byte("the new key")))
 	together(t, a, b, c)
 	finds(t, a, resource.Match{"type": "lamp"}, x)
 	for _, m := range []*Cluster{a, b, c} {
 		eventually.True(t, "no member is refused", func() bool { return m.Stats().Refused == 0 })
 		denies(t, m, resource.Match{"none": ""})
 	}
-	if n := log.count(warned); n != 1 {
-		t.Errorf("%d warnings: %s", n, &log)
-	}
+	try.Equal(t, log.Count(warned), 1, "warnings: %s", &log)
 	watch.none("the member lives")
 	kill(b)
 	watch.want(directory.Gone, x)
@@ -80,8 +76,7 @@ func testRefusedIsNotDead(t *testing.T) {
 // listening returns the address of a program that serves each connection with serve. No datagram
 // reaches it.
 func listening(t *testing.T, serve func(net.Conn)) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		for {
@@ -104,8 +99,7 @@ func TestRefusalHasReason(t *testing.T) {
 		return func(c *Config) { c.Keys = [][]byte{[]byte(key)} }
 	}
 	one, other := member(t, 1, keyed("one")), member(t, 2, keyed("other"))
-	seal, err := one.keyset.tls()
-	check(t, err)
+	seal := try.Get(one.keyset.tls())(t)
 	blocked := listening(t, func(nc net.Conn) {
 		if _, err := seal.Server(t.Context(), nc); err == nil {
 			nc.Close()
@@ -136,8 +130,7 @@ func TestRefusals(t *testing.T) {
 	certified := func(of string) func(*Config) {
 		return func(c *Config) {
 			keyed("key", "test")(c)
-			cred, err := tls.FromSecrets("test", []byte(of+" is what makes the certificates"))
-			check(t, err)
+			cred := try.Get(tls.FromSecrets("test", []byte(of+" is what makes the certificates")))(t)
 			c.Credentials = cred
 		}
 	}

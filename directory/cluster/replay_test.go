@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
@@ -92,8 +94,7 @@ func (c tappedConn) Read(b []byte) (int, error) {
 // replay sends all that was recorded again from p, each to the port where it arrived.
 func (x *tap) replay(t *testing.T, p *simnet.Process) {
 	t.Helper()
-	pc, err := p.ListenPacket("")
-	check(t, err)
+	pc := try.Get(p.ListenPacket(""))(t)
 	defer pc.Close()
 	for i, r := range x.all {
 		if i%64 == 63 {
@@ -103,8 +104,7 @@ func (x *tap) replay(t *testing.T, p *simnet.Process) {
 			_, _ = pc.WriteTo(r.Bytes(), to)
 			continue
 		}
-		nc, err := p.DialContext(t.Context(), r.to.String())
-		check(t, err)
+		nc := try.Get(p.DialContext(t.Context(), r.to.String()))(t)
 		_, _ = nc.Write(r.Bytes())
 		nc.Close()
 	}
@@ -158,10 +158,10 @@ func testReplayedGossip(t *testing.T) {
 		t.Fatalf("recorded: %v", kinds)
 	}
 
-	var log lines
-	cs = all(func(c *Config) { unhurried(c); c.Logger = log.logger() })
+	var log logged.Log
+	cs = all(func(c *Config) { unhurried(c); c.Logger = log.Logger() })
 	held := put(t, cs[2], 1, resource.Attrs{"type": "held"})
-	log.forget()
+	log.Reset()
 	stranger := n.AddHost("").Start()
 	for range 5 {
 		x.replay(t, stranger)

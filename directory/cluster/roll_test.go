@@ -4,13 +4,13 @@ package cluster
 
 import (
 	"encoding/binary"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -28,16 +28,12 @@ func testKnownToOne(t *testing.T) {
 		d := member(t, n, func(cfg *Config) {
 			unhurried(cfg)
 			id := resource.MakeGID(n, 1, 1)
-			check(t, second(cfg.DB.Put(id, id.Context(), at)))
+			try.Get(cfg.DB.Put(id, id.Context(), at))(t)
 		}, b)
 		eventually.True(t, "one member knows the newcomer", func() bool { return knows(b, n) })
-		if err := second(a.Find(t.Context(), at)); err != nil {
-			t.Errorf("what member %d has: %v", n, err)
-		}
+		try.Works(a.Find(t.Context(), at))(t, "what member %d has", n)
 		for _, m := range []*Cluster{a, c} {
-			if err := second(m.Find(t.Context(), pattern(resource.Match{"no": "such"}))); !errors.Is(err, directory.ErrNotFound) {
-				t.Errorf("what nobody has: %v", err)
-			}
+			try.Fails(m.Find(t.Context(), pattern(resource.Match{"no": "such"})))(t, directory.ErrNotFound, "what nobody has")
 		}
 		if n%2 == 0 {
 			d.Close()
@@ -55,16 +51,12 @@ func testRoll(t *testing.T) {
 	a.members.publishLocked()
 	a.members.mu.Unlock()
 	r := a.members.roll.Load()
-	if r.sum != search.Checksum([]resource.NodeID{2, 1}) {
-		t.Errorf("%+v", r)
-	}
+	try.Equal(t, r.sum, search.Checksum([]resource.NodeID{2, 1}), "%+v", r)
 	if a.members.unheard(r.brief) {
 		t.Error("its own members are unheard of")
 	}
 	for epoch, want := range map[uint64]bool{0x77 << 32: false, 0x77<<32 + 1: true} {
-		if got := a.members.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)); got != want {
-			t.Errorf("a member that is dead in another life, %v: %v", want, got)
-		}
+		try.Equal(t, a.members.unheard(binary.LittleEndian.AppendUint64(nil, 5|epoch<<48)), want, "a member that is dead in another life")
 	}
 	if !a.members.unheard(binary.LittleEndian.AppendUint64(nil, 6)) || a.members.unheard(nil) || a.members.unheard(make([]byte, 17)) {
 		t.Error("a member that was never met, or nonsense")

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -45,12 +45,10 @@ func TestSearchStats(t *testing.T) {
 			b := all[1]
 			id, gone := put(t, b, 1, resource.Attrs{"type": "gpu"}), put(t, b, 2, resource.Attrs{"type": "old"})
 			summarized(t, a, b, pattern(resource.Match{"type": "gpu"}), pattern(resource.Match{"type": "old"}))
-			check(t, b.cfg.DB.Delete(gone))
+			try.OK(t, b.cfg.DB.Delete(gone))
 			want := func(got, want error) {
 				t.Helper()
-				if !errors.Is(got, want) {
-					t.Fatal(got)
-				}
+				try.Fails(got)(t, want)
 			}
 			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "gpu"}))), nil)
 			want(second(a.Find(t.Context(), pattern(resource.Match{"type": "none"}))), directory.ErrNotFound)
@@ -104,11 +102,9 @@ func testMemberStats(t *testing.T) {
 	eventually.True(t, "probes are answered", func() bool { return a.Stats().Ping.Count > 0 })
 	b.Close()
 	eventually.True(t, "it has left", func() bool { st := a.Stats(); return st.Leaves == 1 && st.Deaths == 0 && st.Alive == 2 && st.Dead == 0 })
-	check(t, c.HandOver())
+	try.OK(t, c.HandOver())
 	eventually.True(t, "it is away", func() bool { st := a.Stats(); return st.Leaves+st.Deaths == 2 && st.Alive == 1 && st.Away+st.Dead > 0 })
-	if st := a.Stats(); st.Silence != 0 {
-		t.Errorf("nobody lives, and is silent for %v", st.Silence)
-	}
+	try.Equal(t, a.Stats().Silence, 0, "silence where nobody lives")
 }
 
 func TestSilence(t *testing.T) {
@@ -118,9 +114,7 @@ func TestSilence(t *testing.T) {
 	n.member(3, false, true, false)
 	now := time.Now()
 	n.pulse[2], n.pulse[3] = now.Add(-3*time.Second), now.Add(-time.Second)
-	if d := n.silence(now); d != 3*time.Second {
-		t.Error(d)
-	}
+	try.Equal(t, n.silence(now), 3*time.Second)
 	n.member(2, true, false, false)
 	if d := n.silence(now); d != time.Second || n.deaths.Load() != 1 {
 		t.Error(d)

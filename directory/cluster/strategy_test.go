@@ -9,14 +9,14 @@ import (
 
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // Each strategy finds what one member has and denies what none has, with a group and without. Some
 // members sleep while they wait, and some poll.
 func TestStrategies(t *testing.T) {
-	port, err := freeaddr.Port()
-	check(t, err)
+	port := try.Get(freeaddr.Port())(t)
 	group := fmt.Sprint("127.255.255.255:", port)
 	for name, by := range map[string]strategy.Strategy{"auto": strategy.Auto, "broadcast": strategy.Broadcast, "unicast": strategy.Unicast, "tree": strategy.Tree} {
 		for _, group := range []string{"", group} {

@@ -17,13 +17,13 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
 // freeGroup returns a multicast group on this machine that no other test uses.
 func freeGroup(t *testing.T) string {
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	check(t, err)
+	c := try.Get(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	defer c.Close()
 	return fmt.Sprint("239.255.7.7:", c.LocalAddr().(*net.UDPAddr).Port)
 }
@@ -88,15 +88,11 @@ func testTrace(t *testing.T) {
 	gone, stop := context.WithCancel(ctx)
 	stop()
 	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		if _, err := a.Trace(gone, by, miss); !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, cancelled: %v", by, err)
-		}
+		try.Fails(a.Trace(gone, by, miss))(t, context.Canceled, "%v, cancelled", by)
 	}
 	a.Close()
 	for _, by := range []strategy.Strategy{strategy.Auto, strategy.Unicast} {
-		if _, err := a.Trace(ctx, by, miss); !errors.Is(err, directory.ErrClosed) {
-			t.Errorf("%v, closed: %v", by, err)
-		}
+		try.Fails(a.Trace(ctx, by, miss))(t, directory.ErrClosed, "%v, closed", by)
 	}
 }
 
@@ -153,9 +149,7 @@ func testSilent(t *testing.T) {
 	if _, err := a.Find(t.Context(), pattern(miss)); !errors.Is(err, directory.ErrPartial) || !strings.Contains(err.Error(), "[000000000003]") {
 		t.Errorf("found where one is silent: %v", err)
 	}
-	if _, err := a.Lookup(t.Context(), id.WithSerial(9), pattern(nil)); !errors.Is(err, directory.ErrPartial) {
-		t.Errorf("by identifier: %v", err)
-	}
+	try.Fails(a.Lookup(t.Context(), id.WithSerial(9), pattern(nil)))(t, directory.ErrPartial, "by identifier")
 	for _, of := range []resource.Match{what, miss} { // a cursor would lack what is about to be offered again
 		var cov directory.Coverage
 		for _, err := range a.All(t.Context(), pattern(of), &cov) {
@@ -186,8 +180,6 @@ func testTracesAtOnce(t *testing.T) {
 	}
 	b.Close()
 	for range cap(ended) {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-ended)
 	}
 }

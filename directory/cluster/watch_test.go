@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -138,10 +139,7 @@ type watcher struct {
 
 func (s *station) watch(p *resource.List) *watcher {
 	s.t.Helper()
-	dc, err := directory.Join(s.t.Context(), s.srv.Dialer())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	dc := try.Get(directory.Join(s.t.Context(), s.srv.Dialer()))(s.t)
 	w := &watcher{t: s.t, events: make(chan directory.Event, 100_000), knows: map[resource.GID]uint64{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -158,9 +156,7 @@ func (s *station) watch(p *resource.List) *watcher {
 		cancel()
 		wg.Wait()
 		dc.Close()
-		if w.wrong != "" {
-			s.t.Error(w.wrong)
-		}
+		try.Equal(s.t, w.wrong, "")
 	})
 	return w
 }
@@ -232,12 +228,12 @@ func testWatch(t *testing.T) {
 	for _, w := range ws {
 		w.want(directory.Appeared, fresh)
 	}
-	check(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"}))))
+	try.Get(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "lamp", "name": "newer"})))(t)
 	for _, w := range ws {
 		w.want(directory.Changed, fresh)
 	}
-	check(t, second(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
-	check(t, c.srv.Database().Delete(there[3]))
+	try.Get(b.srv.Database().Update(fresh, 0, pattern(resource.Attrs{"type": "broken lamp"})))(t)
+	try.OK(t, c.srv.Database().Delete(there[3]))
 	for _, w := range ws {
 		w.want(directory.Gone, fresh, there[3])
 	}
@@ -260,19 +256,18 @@ func testWatchIDs(t *testing.T) {
 	here, there := a.put(1, lamp), b.put(1, lamp)
 	b.put(2, lamp)
 	never := b.put(3, lamp)
-	check(t, b.srv.Database().Delete(never))
-	ids, err := resource.NewIDs(here, there, never)
-	check(t, err)
+	try.OK(t, b.srv.Database().Delete(never))
+	ids := try.Get(resource.NewIDs(here, there, never))(t)
 	w := a.watch(ids)
 	w.want(directory.Appeared, here, there)
 	w.want(directory.Synced, resource.GID{})
-	check(t, second(b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"}))))
+	try.Get(b.srv.Database().Update(there, 0, pattern(resource.Attrs{"type": "broken lamp"})))(t)
 	w.want(directory.Changed, there)
 	b.c.Close()
 	w.want(directory.Gone, there)
 	b.open()
 	w.want(directory.Appeared, there)
-	check(t, a.srv.Database().Delete(here))
+	try.OK(t, a.srv.Database().Delete(here))
 	w.want(directory.Gone, here)
 	w.none("in the end")
 }
@@ -292,11 +287,11 @@ func testWatchThroughRestart(t *testing.T) {
 	b.c.HandOver()
 	db := b.srv.Database()
 	changed, gone, stays := ids[0], ids[1], ids[2:]
-	check(t, second(db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"}))))
-	check(t, db.Delete(gone))
+	try.Get(db.Update(changed, 0, pattern(resource.Attrs{"type": "lamp", "name": "x"})))(t)
+	try.OK(t, db.Delete(gone))
 	again := stays[0] // its context offers it again, before the server has heard of all contexts
-	check(t, db.Delete(again))
-	check(t, db.Offer(again, again.Context(), 1, pattern(lamp)))
+	try.OK(t, db.Delete(again))
+	try.OK(t, db.Offer(again, again.Context(), 1, pattern(lamp)))
 	b.open()
 	w.want(directory.Changed, changed)
 	w.want(directory.Gone, gone)
@@ -359,9 +354,7 @@ func testWatchSilentMember(t *testing.T) {
 	w := a.watch(lamps())
 	w.want(directory.Synced, resource.GID{})
 	w.want(directory.Appeared, id)
-	if n := calls.Load(); n != 2 {
-		t.Errorf("called %d times", n)
-	}
+	try.Equal(t, calls.Load(), 2, "calls")
 }
 
 // A member cannot report resources of another node: neither make them up nor end them.
@@ -399,8 +392,7 @@ func TestStreamStrangers(t *testing.T) {
 		"no stream of ours":        head(directoryByte+1, 2, mine, theirs),
 		"more than zeros":          slices.Replace(head(directoryByte, 2, mine, theirs), 1, 2, 1),
 	} {
-		nc, err := net.Dial("tcp", a.c.Addr())
-		check(t, err)
+		nc := try.Get(net.Dial("tcp", a.c.Addr()))(t)
 		_, _ = nc.Write(append(h, "RDIR\x02\x05\x00\x00"...))
 		_ = nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 		if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
@@ -410,9 +402,7 @@ func TestStreamStrangers(t *testing.T) {
 		}
 		nc.Close()
 	}
-	if n := a.called(); n != 0 {
-		t.Errorf("%d strangers were let in", n)
-	}
+	try.Equal(t, a.called(), 0, "strangers were let in")
 	id := b.put(1, lamp)
 	w := a.watch(lamps())
 	w.want(directory.Appeared, id) // members are let in
@@ -424,8 +414,7 @@ func TestWatchesShareStream(t *testing.T) { inMemory(t, testWatchesShareStream) 
 func testWatchesShareStream(t *testing.T) {
 	a, b := twoStations(t)
 	id := b.put(1, lamp)
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	check(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
@@ -448,9 +437,7 @@ func testWatchesShareStream(t *testing.T) {
 					break
 				}
 			}
-			if here != 1 {
-				t.Errorf("%d times", here)
-			}
+			try.Equal(t, here, 1)
 			seen.Done()
 			<-leave
 		})
@@ -505,9 +492,9 @@ func testWatchChurn(t *testing.T) {
 			next++
 		case n < 700:
 			l := pattern(resource.Attrs{"type": kind, "name": fmt.Sprint(n)})
-			check(t, second(ss[id.Node()-1].srv.Database().Update(id, 0, l)))
+			try.Get(ss[id.Node()-1].srv.Database().Update(id, 0, l))(t)
 		case n < 970:
-			check(t, ss[id.Node()-1].srv.Database().Delete(id))
+			try.OK(t, ss[id.Node()-1].srv.Database().Delete(id))
 			delete(live, id)
 		case n < 996:
 			s.cut()
@@ -519,7 +506,7 @@ func testWatchChurn(t *testing.T) {
 			}
 			for range r.IntN(5) { // changes while the member is gone
 				id := resource.MakeGID(s.cfg.Node, 1, next)
-				check(t, second(db.Put(id, id.Context(), pattern(lamp))))
+				try.Get(db.Put(id, id.Context(), pattern(lamp)))(t)
 				live[id] = true
 				next++
 			}
@@ -570,8 +557,7 @@ func TestWatchSlowReader(t *testing.T) { inMemory(t, testWatchSlowReader) }
 func testWatchSlowReader(t *testing.T) {
 	a, b := twoStations(t)
 	id := b.put(1, resource.Attrs{"type": "lamp", "n": "0"})
-	dc, err := directory.Join(t.Context(), a.srv.Dialer())
-	check(t, err)
+	dc := try.Get(directory.Join(t.Context(), a.srv.Dialer()))(t)
 	defer dc.Close()
 	slow, read := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -597,7 +583,7 @@ func testWatchSlowReader(t *testing.T) {
 	<-slow
 	w := a.watch(pattern(resource.Match{"type": "lamp"}, "n"))
 	for i := range changes {
-		check(t, second(b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)}))))
+		try.Get(b.srv.Database().Update(id, 0, pattern(resource.Attrs{"type": "lamp", "n": fmt.Sprint(i + 1)})))(t)
 	}
 	eventually.True(t, "the other sees the last", func() bool {
 		w.mu.Lock()

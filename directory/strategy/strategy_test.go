@@ -2,13 +2,15 @@
 
 package strategy
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
+)
 
 func TestParse(t *testing.T) {
 	for s := range end {
-		if got, err := Parse(s.String()); err != nil || got != s {
-			t.Errorf("%v is read as %v, %v", s, got, err)
-		}
+		try.Gives(Parse(s.String()))(t, s, "read")
 	}
 	for _, name := range []string{"", "Tree", end.String()} {
 		if s, err := Parse(name); err == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 
@@ -28,29 +29,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // soon returns a context that ends with the test, or after a minute.
 func soon(t *testing.T) context.Context { return eventually.Context(t) }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // register registers a resource with these attributes.
 func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
 	t.Helper()
-	r, err := c.Register(soon(t), a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return try.Get(c.Register(soon(t), a))(t)
 }
 
 // await waits until n resources match.
 func await(t *testing.T, c *rocl.Context, a rocl.Match, n int, opts ...rocl.FindOption) {
 	t.Helper()
-	if _, err := c.Await(soon(t), a, n, opts...); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(c.Await(soon(t), a, n, opts...))(t)
 }
 
 // TestServerEnds has a client on one node and two servers on another. The first server ends when it
@@ -101,16 +89,11 @@ func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := rocltest.Cluster(t, 1)
 		c := cluster.Open(0)
-		silent, err := c.Register(t.Context(), rocl.Attrs{"service": "upper"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		silent := try.Get(c.Register(t.Context(), rocl.Attrs{"service": "upper"}))(t)
 		defer silent.Close()
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
-		if _, err := AskUpper(ctx, c, "hello"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the call ended with %v", err)
-		}
+		try.Fails(AskUpper(ctx, c, "hello"))(t, context.DeadlineExceeded, "the call ended with")
 	})
 }
 
@@ -118,7 +101,7 @@ func TestShops(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	for i, prices := range []map[string]int{{"pear": 3}, {"apple": 1}, {"pear": 2, "apple": 2}} {
-		s := must(OpenShop(ctx, cluster.Open(i%2), fmt.Sprint(i), prices))
+		s := try.Get(OpenShop(ctx, cluster.Open(i%2), fmt.Sprint(i), prices))(t)
 		defer s.Close(ctx)
 	}
 	got, err := Quotes(ctx, cluster.Open(0), Order{"pear", 10})
@@ -135,15 +118,13 @@ func TestDistribute(t *testing.T) {
 	for i := range tasks {
 		tasks[i], want[i] = i, i*i
 	}
-	ends := must(cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"}))
+	ends := try.Get(cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"}))(t)
 	go func() { // this worker ends with its first task in hand
-		if _, err := ends.Recv(ctx); err != nil {
-			t.Error(err)
-		}
+		try.Works(ends.Recv(ctx))(t)
 		ends.Context().Close()
 	}()
 	for range 2 {
-		s := must(Work(ctx, cluster.Open(1)))
+		s := try.Get(Work(ctx, cluster.Open(1)))(t)
 		defer s.Close(ctx)
 	}
 	got, err := Distribute(ctx, c, tasks)
@@ -156,13 +137,10 @@ func TestDistribute(t *testing.T) {
 func TestDistributeTypes(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 1)
-	s, err := rpc.NewServer(ctx, cluster.Open(0), rocl.Attrs{"worker": "square"},
+	s := try.Get(rpc.NewServer(ctx, cluster.Open(0), rocl.Attrs{"worker": "square"},
 		rpc.WithCalls(func(s *rpc.Server) error {
 			return rpc.Register(s, "square", func(_ context.Context, n [2]int) (int, error) { return n[0], nil })
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+		})))(t)
 	defer s.Close(ctx)
 	if got, err := Distribute(ctx, cluster.Open(0), []int{1}); !errors.Is(err, rocl.ErrValue) {
 		t.Errorf("got %v, %v", got, err)
@@ -175,15 +153,11 @@ func TestPublish(t *testing.T) {
 	publisher := register(t, cluster.Open(0), nil)
 	var receivers []*rocl.Resource
 	for i := range 3 {
-		r := must(Subscribe(ctx, cluster.Open(i%2), "GO"))
+		r := try.Get(Subscribe(ctx, cluster.Open(i%2), "GO"))(t)
 		receivers = append(receivers, r)
 	}
-	if n, err := Publish(ctx, publisher, "GO", "42"); n != 3 || err != nil {
-		t.Errorf("published to %d, %v", n, err)
-	}
-	if n, err := Publish(ctx, publisher, "C", "41"); n != 0 || err != nil {
-		t.Errorf("published to %d, %v", n, err)
-	}
+	try.Gives(Publish(ctx, publisher, "GO", "42"))(t, 3, "published to")
+	try.Gives(Publish(ctx, publisher, "C", "41"))(t, 0, "published to")
 	for _, r := range receivers {
 		m, err := r.Recv(ctx)
 		if err != nil || string(m.Bytes()) != "42" {
@@ -197,15 +171,11 @@ func TestPublishNow(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	publisher := register(t, cluster.Open(0), nil)
-	slow := must(Subscribe(ctx, cluster.Open(1), "GO"))
+	slow := try.Get(Subscribe(ctx, cluster.Open(1), "GO"))(t)
 	for range 100 { // as many as its mailbox holds
-		if _, err := Publish(ctx, publisher, "GO", "42"); err != nil {
-			t.Fatal(err)
-		}
+		try.Get(Publish(ctx, publisher, "GO", "42"))(t)
 	}
-	if n, err := PublishNow(ctx, publisher, "GO", "43"); n != 0 || err != nil {
-		t.Errorf("published to %d, %v", n, err)
-	}
+	try.Gives(PublishNow(ctx, publisher, "GO", "43"))(t, 0, "published to")
 	for range 100 {
 		m, err := slow.Recv(ctx)
 		if err != nil || string(m.Bytes()) != "42" {
@@ -214,7 +184,7 @@ func TestPublishNow(t *testing.T) {
 		m.Release()
 	}
 	for n := 0; n == 0; { // until the publisher's context knows that there is room again
-		n = must(PublishNow(ctx, publisher, "GO", "44"))
+		n = try.Get(PublishNow(ctx, publisher, "GO", "44"))(t)
 	}
 	m, err := slow.Recv(ctx)
 	if err != nil || string(m.Bytes()) != "44" {
@@ -263,9 +233,7 @@ func TestRender(t *testing.T) {
 	}
 	stop()
 	for range 2 {
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-served)
 	}
 }
 
@@ -298,18 +266,12 @@ func TestFollow(t *testing.T) {
 	until("old")
 	fresh := register(t, c, rocl.Attrs{"type": "lamp", "name": "fresh"})
 	until("fresh old")
-	if err := fresh.Set(ctx, "name", "new"); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, fresh.Set(ctx, "name", "new"))
 	until("new old")
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, old.Close())
 	until("new")
 	stop()
-	if err := <-followed; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-followed)
 }
 
 func TestCollect(t *testing.T) {
@@ -319,9 +281,7 @@ func TestCollect(t *testing.T) {
 	sender := register(t, cluster.Open(1), nil)
 	go func() {
 		for i := range 3 {
-			if err := sender.SendBytes(ctx, me.ID(), 0, []byte{'a' + byte(i)}); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, sender.SendBytes(ctx, me.ID(), 0, []byte{'a' + byte(i)}))
 		}
 		sender.Context().Close()
 	}()
@@ -340,22 +300,18 @@ func TestSendLent(t *testing.T) {
 			mem := bytes.Repeat([]byte("large"), 100_000)
 			sent := make(chan error, 1)
 			go func() { sent <- SendLent(ctx, me, you.ID(), 0, mem) }()
-			m := must(you.Recv(ctx))
+			m := try.Get(you.Recv(ctx))(t)
 			if !bytes.Equal(m.Bytes(), mem) {
 				t.Error("another message arrived")
 			}
 			m.Release()
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			try.Check(t, <-sent)
 		})
 	}
 	t.Run("nobody", func(t *testing.T) {
 		ctx := soon(t)
 		me := register(t, rocltest.Cluster(t, 1).Open(0), nil)
-		if err := SendLent(ctx, me, rocl.GID{}, 0, make([]byte, 10)); !errors.Is(err, rocl.ErrGone) {
-			t.Errorf("sent to the zero GID: %v", err)
-		}
+		try.Fails(SendLent(ctx, me, rocl.GID{}, 0, make([]byte, 10)))(t, rocl.ErrGone, "sent to the zero GID")
 	})
 }
 
@@ -363,21 +319,19 @@ func TestOfferAndFetch(t *testing.T) {
 	ctx := soon(t)
 	cluster := rocltest.Cluster(t, 2)
 	endpoint := func(node int) *bulk.Endpoint {
-		ep := must(bulk.Open(ctx, cluster.Open(node)))
+		ep := try.Get(bulk.Open(ctx, cluster.Open(node)))(t)
 		t.Cleanup(func() { ep.Close(context.Background()) })
 		return ep
 	}
 	here, there := endpoint(0), endpoint(1)
 	me, you := register(t, cluster.Open(0), nil), register(t, cluster.Open(1), nil)
 	mem := bytes.Repeat([]byte("large"), 1_000_000)
-	region := must(Offer(ctx, here, me, you.ID(), mem))
+	region := try.Get(Offer(ctx, here, me, you.ID(), mem))(t)
 	var got bytes.Buffer
 	if err := Fetch(ctx, there, you, &got); err != nil || !bytes.Equal(got.Bytes(), mem) {
 		t.Errorf("fetched %d bytes, %v", got.Len(), err)
 	}
-	if err := region.Revoke(ctx); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, region.Revoke(ctx))
 }
 
 // TestFaults calls the server while its node and its network fail. In the end it must answer.

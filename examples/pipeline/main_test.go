@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -58,9 +59,7 @@ func pipeline(t *testing.T, in *input, out io.Writer, pauses ...time.Duration) c
 	for _, pause := range pauses {
 		c := node.Open(0)
 		all.Go(func() {
-			if err := work(t.Context(), c, pause); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, work(t.Context(), c, pause))
 		})
 	}
 	c, done := node.Open(0), make(chan error, 1)
@@ -83,13 +82,9 @@ func TestSlowSinkStopsSource(t *testing.T) {
 			t.Errorf("%d lines were read, %d have a place", stopped, most)
 		}
 		time.Sleep(time.Hour)
-		if now := in.read.Load(); now != stopped {
-			t.Errorf("%d lines were read, and %d more an hour later", stopped, now-stopped)
-		}
+		try.Equal(t, in.read.Load(), stopped, "lines read an hour later")
 		close(out.open)
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-done)
 		var want strings.Builder
 		for i := range in.lines {
 			want.WriteString(strings.ToUpper(line(i)))
@@ -121,7 +116,5 @@ func TestSlowWorkerStopsSource(t *testing.T) {
 // An input that cannot be read ends the run.
 func TestInputFails(t *testing.T) {
 	torn := errors.New("the input is torn")
-	if err := <-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0); !errors.Is(err, torn) {
-		t.Errorf("the run ended with %v", err)
-	}
+	try.Fails(<-pipeline(t, &input{lines: 100, err: torn}, io.Discard, 0, 0))(t, torn, "the run ended with")
 }

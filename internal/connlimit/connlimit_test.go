@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -71,9 +73,7 @@ func TestOldestGivesWay(t *testing.T) {
 	conns[7].SetBusy(true)
 	add("10.0.0.7:1") // all are busy
 	want(0, 1, 2, 3, 4)
-	if s.Len() != 4 {
-		t.Errorf("%d count", s.Len())
-	}
+	try.Equal(t, s.Len(), 4, "count")
 	for _, c := range conns {
 		c.Release()
 		c.Release()
@@ -92,26 +92,15 @@ func TestOldestGivesWay(t *testing.T) {
 }
 
 func TestListener(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	inner := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := New(2, 2)
 	ln := s.Listener(inner)
 	defer ln.Close()
 	for range 5 {
-		out, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := try.Get(net.Dial("tcp", ln.Addr().String()))(t)
 		defer out.Close()
-		in, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		in := try.Get(ln.Accept())(t)
 		defer in.Close()
 	}
-	if s.Len() != 2 {
-		t.Errorf("%d connections", s.Len())
-	}
+	try.Equal(t, s.Len(), 2, "connections")
 }

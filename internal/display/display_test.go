@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,38 +37,25 @@ func TestQuote(t *testing.T) {
 		"\xff":               `"\xff"`,
 		"say \"x\"\\\a":      `"say \"x\"\\\a"`,
 	} {
-		if got := Quote(in); got != want {
-			t.Errorf("%q is shown as %s, want %s", in, got, want)
-		}
+		try.Equal(t, Quote(in), want, "%q shown", in)
 	}
-	if got := QuoteIf(true, "a"); got != `"a"` {
-		t.Error(got)
-	}
+	try.Equal(t, QuoteIf(true, "a"), `"a"`)
 }
 
 func TestLine(t *testing.T) {
 	for in, want := range map[string]string{"a\tb": "a\tb", "a\tb\n": `"a\tb\n"`, "\x1b]0;x\a": `"\x1b]0;x\a"`, `"a"`: `"a"`, "\xff": `"\xff"`} {
-		if got := Line([]byte(in)); got != want {
-			t.Errorf("%q is shown as %s, want %s", in, got, want)
-		}
+		try.Equal(t, Line([]byte(in)), want, "%q shown", in)
 	}
 }
 
 func TestEscape(t *testing.T) {
-	if got := Escape("no \x1b[2Jsuch \"thing\"\n\u200b\u3164\xff"); got != `no \x1b[2Jsuch "thing"\n\u200b\u3164\xff` {
-		t.Errorf("%s", got)
-	}
-	if got := Error(errors.New("one\ntwo\x1b\n")); got != "one\n  two\\x1b\n  " {
-		t.Errorf("%q", got)
-	}
+	try.Equal(t, Escape("no \x1b[2Jsuch \"thing\"\n\u200b\u3164\xff"), `no \x1b[2Jsuch "thing"\n\u200b\u3164\xff`)
+	try.Equal(t, Error(errors.New("one\ntwo\x1b\n")), "one\n  two\\x1b\n  ")
 }
 
 func TestJSON(t *testing.T) {
 	const text = "a\x1b\u009b\x7f\u202e\u3164\U000e0041é\n"
-	b, err := json.Marshal(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := try.Get(json.Marshal(text))(t)
 	safe := JSON(append(b, '\n'))
 	for _, r := range string(safe) {
 		if !IsSafe(r) && r != '\n' {
@@ -85,9 +74,7 @@ func TestJSON(t *testing.T) {
 func TestWriters(t *testing.T) {
 	var b bytes.Buffer
 	for _, in := range []string{"a\n", "b\x1b\u200b\n", "\"\\n\"\n"} {
-		if n, err := Text(&b).Write([]byte(in)); n != len(in) || err != nil {
-			t.Errorf("%q: %d, %v", in, n, err)
-		}
+		try.Gives(Text(&b).Write([]byte(in)))(t, len(in), "%q", in)
 	}
 	if want := "a\nb\\x1b\\u200b\n\"\\n\"\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)

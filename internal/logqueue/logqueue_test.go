@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,9 +45,7 @@ func TestBlockedHandler(t *testing.T) {
 		log.Info("line", "n", 1+i)
 	}
 	log.Debug("not wanted")
-	if n := q.Dropped(); n != 10 {
-		t.Errorf("%d lines were dropped", n)
-	}
+	try.Equal(t, q.Dropped(), 10, "lines were dropped")
 	close(s.goOn)
 	q.Drain(t.Context())
 	out := b.String()

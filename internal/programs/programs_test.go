@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The test binary is another program if the environment says so.
@@ -48,9 +48,7 @@ func TestMain(m *testing.M) {
 func shell(t *testing.T, text string) (cmd *exec.Cmd, held *bufio.Reader) {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	t.Cleanup(func() { r.Close(); w.Close() })
 	cmd = exec.Command("/bin/sh", "-c", text)
 	cmd.ExtraFiles = []*os.File{w}
@@ -60,10 +58,10 @@ func shell(t *testing.T, text string) (cmd *exec.Cmd, held *bufio.Reader) {
 // start starts cmd, and waits until it has written a line to its descriptor 3.
 func start(t *testing.T, cmd *exec.Cmd, held *bufio.Reader) *Program {
 	t.Helper()
-	p := must.Get(Start(cmd))
+	p := try.Get(Start(cmd))(t)
 	cmd.ExtraFiles[0].Close()
 	t.Cleanup(func() { _ = p.kill(syscall.SIGKILL); _ = p.Wait() })
-	must.Get(held.ReadString('\n'))
+	try.Get(held.ReadString('\n'))(t)
 	return p
 }
 
@@ -87,12 +85,8 @@ func TestGroupEnds(t *testing.T) {
 			}
 			end(p)
 			_ = p.Wait()
-			if _, err := io.ReadAll(held); err != nil {
-				t.Error(err)
-			}
-			if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-				t.Errorf("a signal to a program that has ended: %v", err)
-			}
+			try.Works(io.ReadAll(held))(t)
+			try.Fails(p.Signal(syscall.SIGTERM))(t, os.ErrProcessDone, "a signal to a program that has ended")
 		})
 	}
 }
@@ -112,9 +106,7 @@ func TestStubbornProcessIsKilled(t *testing.T) {
 			p.mu.Unlock()
 			p.End()
 			_ = p.Wait()
-			if _, err := io.ReadAll(held); err != nil {
-				t.Error(err)
-			}
+			try.Works(io.ReadAll(held))(t)
 		})
 	}
 }
@@ -124,18 +116,12 @@ func TestStubbornProcessIsKilled(t *testing.T) {
 func TestLeftProcessGoesOn(t *testing.T) {
 	cmd, held := shell(t, "exec 4<&0; (read line <&4; echo $line >&3) & echo runs >&3")
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	cmd.Stdin = r
 	p := start(t, cmd, held)
 	r.Close()
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
-	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("a signal: %v", err)
-	}
+	try.Check(t, p.Wait())
+	try.Fails(p.Signal(syscall.SIGTERM))(t, os.ErrProcessDone, "a signal")
 	fmt.Fprintln(w, "on")
 	w.Close()
 	if rest, err := io.ReadAll(held); string(rest) != "on\n" {
@@ -146,22 +132,20 @@ func TestLeftProcessGoesOn(t *testing.T) {
 // When the process that has started a program is killed, the program ends with all its processes.
 func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "held")
-	must.OK(syscall.Mkfifo(path, 0o600))
+	try.OK(t, syscall.Mkfifo(path, 0o600))
 	cmd := exec.Command("/proc/self/exe", "exec 3>"+path+"; sleep 1000; true")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=guarded")
 	cmd.Stderr = os.Stderr
-	out := must.Get(cmd.StdoutPipe())
-	must.OK(cmd.Start())
-	held := must.Get(os.Open(path)) // waits until the script has opened it
+	out := try.Get(cmd.StdoutPipe())(t)
+	try.OK(t, cmd.Start())
+	held := try.Get(os.Open(path))(t) // waits until the script has opened it
 	defer held.Close()
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(line, err)
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if _, err := io.ReadAll(held); err != nil {
-		t.Error(err)
-	}
+	try.Works(io.ReadAll(held))(t)
 }
 
 // subreaper checks that a process to which orphans come reaps them, and that the ends of its own

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,14 +21,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 //
 // Promise (Commands): `--version` prints the latest release in the changelog.
 func TestChangelogAgrees(t *testing.T) {
-	text := must.Get(os.ReadFile("../../CHANGELOG.md"))
+	text := try.Get(os.ReadFile("../../CHANGELOG.md"))(t)
 	heads := regexp.MustCompile(`(?m)^## \[(.*)\](.*)$`).FindAllStringSubmatch(string(text), -1)
 	if len(heads) < 2 || heads[0][1] != "Unreleased" || heads[0][2] != "" {
 		t.Fatalf("the changelog does not begin with [Unreleased] and a release: %q", heads)
 	}
-	if heads[1][1] != Version {
-		t.Errorf("the latest release in the changelog is %s, in the code %s", heads[1][1], Version)
-	}
+	try.Equal(t, heads[1][1], Version, "the latest release in the changelog")
 	for _, h := range heads[1:] {
 		if !regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(h[1]) || !regexp.MustCompile(`^ - \d{4}-\d\d-\d\d$`).MatchString(h[2]) {
 			t.Errorf("%q is not [VERSION] - DATE", h[0])
@@ -48,8 +47,6 @@ func TestVersionOfBuild(t *testing.T) {
 		Version + " (0123456789ab)": {Main: debug.Module{Path: module + "/cmd"}, Deps: []*debug.Module{clone}, Settings: commit},
 		Version:                     {Main: debug.Module{Path: "example.com/user"}, Deps: []*debug.Module{replaced}, Settings: commit},
 	} {
-		if got := of(&bi); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		try.Equal(t, of(&bi), want)
 	}
 }

@@ -39,15 +39,11 @@ func TestPools(t *testing.T) {
 		t.Helper()
 		got := gather(t, r)
 		for name, v := range want {
-			if got[name] != v {
-				t.Errorf("%s: %v, want %v", name, got[name], v)
-			}
+			try.Equal(t, got[name], v, "%s", name)
 			delete(got, name)
 		}
 		for name, v := range got {
-			if v != 0 {
-				t.Errorf("%s: %v, want 0", name, v)
-			}
+			try.Equal(t, v, 0, "%s", name)
 		}
 	}
 	check(map[string]float64{

@@ -41,13 +41,9 @@ func TestCollector(t *testing.T) {
 			for _, l := range m.Label {
 				switch l.GetName() {
 				case "server":
-					if l.GetValue() != s.ID().String() {
-						t.Errorf("server %s", l.GetValue())
-					}
+					try.Equal(t, l.GetValue(), s.ID().String(), "server")
 				case "call":
-					if l.GetValue() != "full" {
-						t.Errorf("call %s", l.GetValue())
-					}
+					try.Equal(t, l.GetValue(), "full", "call")
 				}
 			}
 			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()

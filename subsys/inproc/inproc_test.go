@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"go.uber.org/goleak"
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // listen opens a port with a key.
 func listen(t *testing.T, tr subsys.Transport, addr string, key any) subsys.LocalPort {
 	t.Helper()
-	p := must.Get(tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)}))
+	p := try.Get(tr.Listen(addr, subsys.Config{Key: key, Here: "the context " + key.(string)}))(t)
 	return p.(subsys.LocalPort)
 }
 
@@ -39,7 +39,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s is not reached", b.Addr())
 		}
 	}
-	must.OK(b.Close())
+	try.OK(t, b.Close())
 	if here, _ := a.Local("b"); here != nil {
 		t.Errorf("b is closed, and found: %v", here)
 	}
@@ -55,9 +55,7 @@ func TestOtherNetwork(t *testing.T) {
 	if here, _ := a.Local("b"); here != nil || a.Reaches(b.Addr()) {
 		t.Errorf("b is found in another network: %v", here)
 	}
-	if _, err := other.Listen(a.Addr(), subsys.Config{}); !errors.Is(err, subsys.ErrAddress) {
-		t.Errorf("listening at an address of another network: %v", err)
-	}
+	try.Fails(other.Listen(a.Addr(), subsys.Config{}))(t, subsys.ErrAddress, "listening at an address of another network")
 }
 
 // A port is the only one with its address until it is closed.
@@ -67,10 +65,8 @@ func TestAddresses(t *testing.T) {
 	if !strings.HasPrefix(a.Addr(), "inproc://") {
 		t.Errorf("the address is %q", a.Addr())
 	}
-	if _, err := tr.Listen(a.Addr(), subsys.Config{}); err == nil {
-		t.Error("an address is used twice")
-	}
-	must.OK(a.Close())
+	try.Rejects(tr.Listen(a.Addr(), subsys.Config{}))(t, "an address is used twice")
+	try.OK(t, a.Close())
 	b := listen(t, tr, a.Addr(), "a")
 	defer b.Close()
 	if err := a.Close(); err != nil { // a second Close: b has the address and the key now

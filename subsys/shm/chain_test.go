@@ -17,8 +17,8 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -305,7 +305,7 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 	t.Helper()
 	cmd := subprocess.Self()
 	cmd.Env = append(os.Environ(), "ROCL_SHM_TEST_CHAIN="+part+" "+addr)
-	c := &chained{Process: must.Get(subprocess.Start(cmd))}
+	c := &chained{Process: try.Get(subprocess.Start(cmd))(t)}
 	t.Cleanup(c.Kill)
 	c.addr = c.line(t)
 	return c
@@ -314,8 +314,7 @@ func spawnPart(t testing.TB, part, addr string) *chained {
 // line waits for the next line that the process prints.
 func (c *chained) line(t testing.TB) string {
 	t.Helper()
-	s := must.Get(c.Line(t.Context()))
-	return s
+	return try.Get(c.Line(t.Context()))(t)
 }
 
 // end kills the process, or lets it end by itself; then it must have found no fault.
@@ -389,14 +388,8 @@ func TestChainHeld(t *testing.T) {
 			}
 			_ = s.wantDown(t)
 		}
-		got, bad := s.frames()
-		if bad != nil {
-			t.Fatalf("round %d, %d frames: %v", i, got, bad)
-		}
-		k, err := s.release()
-		if err != nil {
-			t.Fatalf("round %d: %v", i, err)
-		}
+		try.Get(s.frames())(t, "round %d", i)
+		k := try.Get(s.release())(t, "round %d", i)
 		held += k
 		switch i % 3 {
 		case 0, 2:
@@ -421,7 +414,7 @@ func TestChainLent(t *testing.T) {
 	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := spawnPart(t, "relay", c.addr)
-		s := must.Get(n.dial(r.addr))
+		s := try.Get(n.dial(r.addr))(t)
 		s.conn.(subsys.Admitter).Admit()
 		s.keep(7)
 		var sending sync.WaitGroup
@@ -443,19 +436,15 @@ func TestChainLent(t *testing.T) {
 		s.fell(nil)
 		sending.Wait()
 		if i%3 == 2 {
-			must.OK(overwrite(n.Pool))
+			try.OK(t, overwrite(n.Pool))
 			c.Signal(syscall.SIGCONT)
 		}
 		if i%3 != 1 {
 			shortly()
 			c.end(t, false)
 		}
-		if _, bad := s.frames(); bad != nil {
-			t.Fatalf("round %d: %v", i, bad)
-		}
-		if _, err := s.release(); err != nil {
-			t.Fatalf("round %d: %v", i, err)
-		}
+		try.Get(s.frames())(t, "round %d", i)
+		try.Get(s.release())(t, "round %d", i)
 	})
 }
 
@@ -465,7 +454,7 @@ func TestChainBetween(t *testing.T) {
 	rounds(t, n, chainKills(), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := newRelay(n)
-		to := must.Get(n.dial(c.addr))
+		to := try.Get(n.dial(c.addr))(t)
 		r.to = to
 		var running sync.WaitGroup
 		running.Go(r.run)
@@ -490,9 +479,7 @@ func TestChainBetween(t *testing.T) {
 		r.mu.Lock()
 		relayed += r.relayed
 		for _, s := range r.back {
-			if _, bad := s.frames(); bad != nil {
-				t.Fatalf("round %d: %v", i, bad)
-			}
+			try.Get(s.frames())(t, "round %d", i)
 		}
 		r.mu.Unlock()
 	})

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 )
@@ -40,15 +40,9 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		s.wantDownAs(t, subsys.ErrPeerClosed)
 		s.fell(nil)
 		sending.Wait()
-		got, bad := s.frames()
-		if bad != nil {
-			t.Fatalf("kill %d: %v", i, bad)
-		}
+		got := try.Get(s.frames())(t, "kill %d", i)
 		total += got
-		k, err := s.release()
-		if err != nil {
-			t.Fatalf("kill %d: %v", i, err)
-		}
+		k := try.Get(s.release())(t, "kill %d", i)
 		held += k
 		wantBack(t, n)
 	})
@@ -74,14 +68,14 @@ func TestStoppedPeer(t *testing.T) {
 		c.Signal(syscall.SIGSTOP)
 		seq := uint32(0)
 		eventually.True(t, "the ring of a stopped process is full", func() bool {
-			b := n.signed(4096, uint64(seq))
+			b := n.signed(t, 4096, uint64(seq))
 			defer b.Release()
-			k := must.Get(s.conn.Send([]subsys.Frame{frameOf(seq, b, b.Bytes())}))
+			k := try.Get(s.conn.Send([]subsys.Frame{frameOf(seq, b, b.Bytes())}))(t)
 			seq += uint32(k)
 			return k == 0
 		})
 		near, far := pair(t, n, other)
-		must.OK(n.load(near, 200, 9))
+		try.OK(t, n.load(near, 200, 9))
 		far.wantFrames(t, 200)
 		near.conn.Close()
 		_ = far.wantDown(t)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -48,7 +48,7 @@ func keepAll(t *testing.T, s *sink, n int) {
 func scribble(t *testing.T, n *node) {
 	t.Helper()
 	for range 200 {
-		b := must.Get(n.Pool.Get(40_000))
+		b := try.Get(n.Pool.Get(40_000))(t)
 		clear(b.Bytes())
 		defer b.Release()
 	}
@@ -64,7 +64,7 @@ func TestHeldWhenClosed(t *testing.T) {
 	for _, what := range []string{"sender's connection", "receiver's connection", "sender", "receiver"} {
 		t.Run(what, func(t *testing.T) {
 			b := start(t)
-			must.Get(b.Poller().NapPage()) // the page stays until the Poller is closed
+			try.Get(b.Poller().NapPage())(t) // the page stays until the Poller is closed
 			_, before := resources()
 			a := start(t)
 			near, far := pair(t, a, b)
@@ -79,10 +79,10 @@ func TestHeldWhenClosed(t *testing.T) {
 			case "receiver's connection":
 				far.conn.Close()
 			case "sender":
-				must.OK(a.Port.Close())
+				try.OK(t, a.Port.Close())
 				closed, out = far, 0 // the buffers are abandoned
 			case "receiver":
-				must.OK(b.Close())
+				try.OK(t, b.Close())
 			}
 			_ = closed.wantDown(t)
 			scribble(t, a)
@@ -90,11 +90,9 @@ func TestHeldWhenClosed(t *testing.T) {
 				t.Errorf("%d buffers are out, not %d", in, out)
 			}
 			if what == "sender" {
-				must.OK(a.Close())
+				try.OK(t, a.Close())
 			}
-			if k, err := far.release(); k != count || err != nil {
-				t.Errorf("%d held: %v", k, err)
-			}
+			try.Gives(far.release())(t, count, "held")
 			wantBack(t, a)
 			eventually.True(t, "the connections are gone", func() bool { return conns(a)+conns(b) == 0 })
 			if what == "sender" {
@@ -128,7 +126,7 @@ func TestBothCloseUnread(t *testing.T) {
 func TestAllLoansOut(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	must.OK(a.load(near, 3000, 1))
+	try.OK(t, a.load(near, 3000, 1))
 	far.wantFrames(t, 3000)
 	c := near.conn.(*conn)
 	eventually.True(t, "all is back", func() bool { return c.out.loansOut.Load() == 0 })
@@ -141,7 +139,7 @@ func TestAllLoansOut(t *testing.T) {
 	for end := false; !end; {
 		select {
 		case err := <-done:
-			must.OK(err)
+			try.OK(t, err)
 			end = true
 		default:
 		}
@@ -150,9 +148,7 @@ func TestAllLoansOut(t *testing.T) {
 		far.mu.Unlock()
 	}
 	far.wantFrames(t, 2*maxLoans)
-	if _, err := far.release(); err != nil {
-		t.Error(err)
-	}
+	try.Works(far.release())(t)
 	for _, k := range held {
 		k.buf.Release()
 	}
@@ -172,11 +168,11 @@ func TestArenaForgotten(t *testing.T) {
 	wantBack(t, a)
 	// More than a pool keeps, besides the last one. The oldest is unmapped first.
 	for range 5 {
-		defer must.Get(a.Pool.Get(64 << 20)).Release()
+		defer try.Get(a.Pool.Get(64 << 20))(t).Release()
 	}
 	var xs []*buffers.Buffer
 	for range 6 {
-		xs = append(xs, must.Get(a.Pool.Get(60<<20)))
+		xs = append(xs, try.Get(a.Pool.Get(60<<20))(t))
 	}
 	for _, x := range xs {
 		x.Release()
@@ -196,17 +192,15 @@ func TestResetBehindArena(t *testing.T) {
 	c.Close()
 	b.Hold.Unlock()
 	far.wantDownAs(t, subsys.ErrPeerClosed)
-	if got, bad := far.frames(); got != 1 || bad != nil {
-		t.Errorf("%d frames came, %v", got, bad)
-	}
+	try.Gives(far.frames())(t, 1, "frames came")
 }
 
 // A port may be closed while another goroutine dials from it, or to it. Dial fails or its
 // connection ends, and nothing is leaked.
 func TestCloseWhileDialling(t *testing.T) {
 	for round := range 200 {
-		a := must.Get(open(""))
-		b := must.Get(open(""))
+		a := try.Get(open(""))(t)
+		b := try.Get(open(""))(t)
 		var dialling, taking sync.WaitGroup
 		done := make(chan struct{})
 		taking.Go(func() {
@@ -236,7 +230,7 @@ func TestCloseWhileDialling(t *testing.T) {
 		dialling.Wait()
 		close(done)
 		taking.Wait()
-		must.OK(errors.Join(err, first.Close(), second.Close()))
+		try.OK(t, errors.Join(err, first.Close(), second.Close()))
 	}
 }
 
@@ -269,9 +263,7 @@ func TestReturnsInTime(t *testing.T) {
 		{"released while idle", release, 3},
 		{"released while the port looks", func() { p.Look(); release() }, 3},
 		{"a frame is sent", func() {
-			if n, err := c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}); n != 1 || err != nil {
-				t.Fatalf("took %d: %v", n, err)
-			}
+			try.Gives(c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}))(t, 1, "took")
 		}, 4},
 		{"released while the port looks", release, 4},
 		{"going to nap", func() { p.SetIdle(subsys.Napping) }, 5},
@@ -301,9 +293,7 @@ func TestLentTwice(t *testing.T) {
 	a.sendOwn(t, near, 1, 40_000)
 	far.wantDownAs(t, subsys.ErrProtocol)
 	_ = near.wantDown(t)
-	if k, err := far.release(); k != 1 || err != nil {
-		t.Errorf("%d held: %v", k, err)
-	}
+	try.Gives(far.release())(t, 1, "held")
 	first.buf.Release()
 }
 
@@ -375,7 +365,7 @@ func TestCloseRacesFailure(t *testing.T) {
 	a, b := start(t), start(t)
 	for range 300 {
 		s := newSink(nil)
-		sc := must.Get(a.Port.Dial(t.Context(), b.Port.Addr(), s))
+		sc := try.Get(a.Port.Dial(t.Context(), b.Port.Addr(), s))(t)
 		b.accepted(t)
 		c := sc.(*conn) // not started, so only this test calls fail
 		var isClosedFirst bool

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -21,12 +21,12 @@ import (
 // neither one that is young nor one that a process has.
 func TestFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 200))
-	must.OK(os.Mkdir(dir, 0o700))
+	try.OK(t, os.Mkdir(dir, 0o700))
 	other := filepath.Join(t.TempDir(), "link")
-	must.OK(os.Symlink(dir, other))
-	a := must.Get(openFolder(dir))
+	try.OK(t, os.Symlink(dir, other))
+	a := try.Get(openFolder(dir))(t)
 	defer a.close()
-	b := must.Get(openFolder(other))
+	b := try.Get(openFolder(other))(t)
 	defer b.close()
 	if elsewhere, err := openFolder(t.TempDir()); err != nil || a.name != b.name || a.name == elsewhere.name {
 		t.Errorf("names %s and %s of one folder, %v", a.name, b.name, err)
@@ -35,36 +35,30 @@ func TestFolder(t *testing.T) {
 	}
 	old := time.Now().Add(-time.Hour)
 	leave := func(name string, at time.Time) {
-		ln := must.Get(a.listen(name))
+		ln := try.Get(a.listen(name))(t)
 		ln.SetUnlinkOnClose(false)
-		must.OK(errors.Join(ln.Close(), os.Chtimes(a.path(name), at, at)))
+		try.OK(t, errors.Join(ln.Close(), os.Chtimes(a.path(name), at, at)))
 	}
-	living := must.Get(b.listen("living"))
+	living := try.Get(b.listen("living"))(t)
 	leave("young", time.Now())
 	leave("dead", old)
-	must.OK(os.Chtimes(a.path("living"), old, old))
+	try.OK(t, os.Chtimes(a.path("living"), old, old))
 	a.sweep()
 	for name, want := range map[string]bool{"living": true, "young": true, "dead": false} {
 		fi, err := os.Lstat(filepath.Join(dir, socketPrefix+name))
-		if (err == nil) != want {
-			t.Errorf("%s: %v", name, err)
-		}
+		try.Equal(t, err == nil, want, "%s: %v", name, err)
 		if err == nil && fi.Mode().Perm() != 0o600 {
 			t.Errorf("%s: mode %v", name, fi.Mode())
 		}
 	}
-	if err := living.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(b.path("living")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket of a port that was closed: %v", err)
-	}
+	try.Check(t, living.Close())
+	try.Fails(os.Lstat(b.path("living")))(t, os.ErrNotExist, "the socket of a port that was closed")
 }
 
 // A folder that does not let a port have its socket there takes nothing from the port.
 func TestFolderRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	must.OK(os.WriteFile(file, nil, 0o600))
+	try.OK(t, os.WriteFile(file, nil, 0o600))
 	for _, path := range []string{file, file + "/none", "/proc/self/fd"} {
 		p := port{cfg: subsys.Config{Logger: slog.New(slog.DiscardHandler), Folder: path}}
 		node, err := transport{}.nodeName()

@@ -8,14 +8,14 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 // sendOwn sends a payload of size bytes from a buffer of n's pool.
 func (n *node) sendOwn(t testing.TB, s *sink, seq uint32, size int) {
 	t.Helper()
-	b := n.signed(size, uint64(seq))
+	b := n.signed(t, size, uint64(seq))
 	sendBuffer(t, s, seq, b, b.Bytes())
 	b.Release()
 }
@@ -25,7 +25,7 @@ func sendBuffer(t testing.TB, s *sink, seq uint32, b *buffers.Buffer, data []byt
 	t.Helper()
 	f := frameOf(seq, b, data)
 	for {
-		k := must.Get(s.conn.Send([]subsys.Frame{f}))
+		k := try.Get(s.conn.Send([]subsys.Frame{f}))(t)
 		if k == 1 {
 			return
 		}
@@ -118,9 +118,7 @@ func TestForward(t *testing.T) {
 		if !k.buf.ReadOnly() {
 			t.Error("what was sent on is not read-only")
 		}
-		if err := verify(k.data, k.tag); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, verify(k.data, k.tag))
 		k.buf.Release()
 	}
 	wantCopied(t, "the first", a, false)
@@ -158,7 +156,7 @@ func TestForwardHome(t *testing.T) {
 				wantBack(t, b)
 				eventually.True(t, "the loan is back", func() bool { return !ab.conn.(*conn).hasLoans() && !ba.conn.(*conn).hasLoans() })
 			}
-			must.OK(verify(k.data, k.tag))
+			try.OK(t, verify(k.data, k.tag))
 			k.buf.Release()
 		}
 		a.sendOwn(t, ab, 600, 1<<20)
@@ -231,12 +229,10 @@ func TestForwardAcrossContexts(t *testing.T) {
 			b2.sendOwn(t, bc, i, 20_000)
 		}
 		k := cb.take(t)
-		must.OK(verify(k.data, k.tag))
+		try.OK(t, verify(k.data, k.tag))
 		defer k.buf.Release()
 	}
-	if _, bad := cb.frames(); bad != nil {
-		t.Error(bad)
-	}
+	try.Works(cb.frames())(t)
 	wantCopied(t, "the one that sends on", b2, false)
 	wantCopied(t, "the receiver", c, false)
 }
@@ -251,9 +247,7 @@ func TestForwardAcrossContextsOfGroup(t *testing.T) {
 	sendOn(t, bc, 0, ba.take(t))
 	b1.sendOwn(t, bc, 1, 20_000)
 	cb.wantFrames(t, 2)
-	if copied := b2.Count.CopiedB.Load(); copied != 40_000 {
-		t.Errorf("%d bytes were copied", copied)
-	}
+	try.Equal(t, b2.Count.CopiedB.Load(), 40_000, "bytes were copied")
 	if n := c.mapped(cb); n > 0 {
 		t.Errorf("%d arenas were handed to the group", n)
 	}
@@ -294,12 +288,8 @@ func forwardMany(t *testing.T, count, copied int) {
 		sendOn(t, bc, uint32(i), ba.take(t))
 		cb.wantFrames(t, i+1) // c may keep a descriptor of it, before b does of the next
 	}
-	if k, err := cb.release(); k != count || err != nil {
-		t.Errorf("%d of %d are held: %v", k, count, err)
-	}
-	if got := b.Count.CopiedB.Load(); got != uint64(copied)*size {
-		t.Errorf("%d bytes were copied, not %d", got, copied*size)
-	}
+	try.Gives(cb.release())(t, count, "held")
+	try.Equal(t, b.Count.CopiedB.Load(), uint64(copied)*size, "bytes were copied")
 	wantBack(t, a, b, c)
 }
 
@@ -307,7 +297,7 @@ func forwardMany(t *testing.T, count, copied int) {
 func TestForwardedArenaForgotten(t *testing.T) {
 	b, c := start(t), start(t)
 	before := keptFDs.Load()
-	a := must.Get(open(""))
+	a := try.Get(open(""))(t)
 	ab, ba := pair(t, a, b)
 	bc, cb := pair(t, b, c)
 	ba.keep(1)
@@ -320,13 +310,9 @@ func TestForwardedArenaForgotten(t *testing.T) {
 		t.Error(err)
 	}
 	_ = ba.wantDown(t)
-	if err := verify(at.data, at.tag); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, verify(at.data, at.tag))
 	at.buf.Release()
-	if err := verify(k.data, k.tag); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, verify(k.data, k.tag))
 	k.buf.Release()
 	eventually.True(t, "the last reader has let go", func() bool { return b.mapped(ba)+c.mapped(cb) == 0 })
 	eventually.True(t, "no descriptor is kept", func() bool { return keptFDs.Load() == before })
@@ -374,9 +360,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 				wantBack(t, a) // abandoned: it cannot be known when the readers have ended
 			}
 			scribble(t, a)
-			if k, err := cb.release(); k != count || err != nil {
-				t.Errorf("%d of %d are held: %v", k, count, err)
-			}
+			try.Gives(cb.release())(t, count, "held")
 			wantBack(t, a, b, c)
 		})
 	}
@@ -387,7 +371,7 @@ func TestForwardHeldWhenSomethingCloses(t *testing.T) {
 // place.
 func TestForwardUnread(t *testing.T) {
 	a, c := start(t), start(t)
-	b := must.Get(open(""))
+	b := try.Get(open(""))(t)
 	ab, ba := admitted(t, a, b)
 	bc, cb := admitted(t, b, c)
 	a.sendOwn(t, ab, 0, 40_000)
@@ -396,12 +380,10 @@ func TestForwardUnread(t *testing.T) {
 	c.Hold.Lock()
 	sendBuffer(t, bc, 0, k.buf, k.data)
 	sendOn(t, ba, 0, k)
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, b.Close())
 	conn := ab.conn.(*conn)
 	for range 3 { // later loans have other numbers
-		buf := must.Get(a.Pool.Get(40_000))
+		buf := try.Get(a.Pool.Get(40_000))(t)
 		clear(buf.Bytes())
 		_, _ = conn.Send([]subsys.Frame{frameOf(1, buf, buf.Bytes())})
 		buf.Release()
@@ -410,15 +392,11 @@ func TestForwardUnread(t *testing.T) {
 	scribble(t, a)
 	c.Hold.Unlock()
 	at := cb.take(t)
-	if err := verify(at.data, at.tag); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, verify(at.data, at.tag))
 	at.buf.Release()
 	for _, s := range []*sink{ab, cb} {
 		s.wantDownAs(t, subsys.ErrPeerClosed)
-		if _, bad := s.frames(); bad != nil {
-			t.Error(bad)
-		}
+		try.Works(s.frames())(t)
 		_, _ = s.release()
 	}
 	wantBack(t, a, c)

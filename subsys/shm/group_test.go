@@ -15,7 +15,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -41,10 +41,10 @@ func TestGroupBellCannotBlock(t *testing.T) {
 	defer c.Close()
 	s := n.accepted(t)
 	bell := evil.Port.(*port).bell
-	must.OK(unix.SetNonblock(bell.fd, false))
+	try.OK(t, unix.SetNonblock(bell.fd, false))
 	var full [8]byte
 	binary.NativeEndian.PutUint64(full[:], 1<<64-2)
-	must.Get(unix.Write(bell.fd, full[:]))
+	try.Get(unix.Write(bell.fd, full[:]))(t)
 	sent := make(chan error)
 	go func() {
 		var err error
@@ -56,9 +56,7 @@ func TestGroupBellCannotBlock(t *testing.T) {
 	}()
 	select {
 	case err := <-sent:
-		if err != nil {
-			t.Error(err)
-		}
+		try.Check(t, err)
 	case <-time.After(testTimeout):
 		t.Error("ringing for a peer blocks")
 		_, _ = unix.Read(bell.fd, full[:])
@@ -98,7 +96,7 @@ func TestNotesInTurns(t *testing.T) {
 		if i%2 == 1 {
 			kind, fd, size = noteGone, -1, 0
 		}
-		must.OK(c.sendNote(kind, 1, size, fd))
+		try.OK(t, c.sendNote(kind, 1, size, fd))
 	}
 	if _, again := s.conn.(*conn).Ready(subsys.Readable); !again {
 		t.Error("all notes were read at once")
@@ -125,7 +123,7 @@ func TestEndlessRing(t *testing.T) {
 	for at := uint64(0); at < ringLen; at += line {
 		c.mine.put(at, rec)
 	}
-	must.OK(unix.Shutdown(c.sock, unix.SHUT_RDWR))
+	try.OK(t, unix.Shutdown(c.sock, unix.SHUT_RDWR))
 	n.Hold.Unlock()
 	_ = s.wantDown(t)
 	good(t, near, far)
@@ -145,7 +143,7 @@ func TestArenaWithoutMemory(t *testing.T) {
 	c := raw(t, evil, n.Port.Addr())
 	defer c.Close()
 	s := n.accepted(t)
-	must.OK(c.sendNote(noteArena, 1, 1<<20, fd))
+	try.OK(t, c.sendNote(noteArena, 1, 1<<20, fd))
 	s.wantDownAs(t, memfd.ErrUnsealed)
 }
 
@@ -156,7 +154,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 	const size, rounds, arenas = 2 << 20, 3, 3 * fewArenas // each buffer is an arena
 	var bufs [arenas]*buffers.Buffer
 	for k := range bufs {
-		bufs[k] = a.signed(size, uint64(k))
+		bufs[k] = a.signed(t, size, uint64(k))
 		defer bufs[k].Release()
 	}
 	for i := range rounds {
@@ -182,9 +180,7 @@ func TestMoreArenasThanMapped(t *testing.T) {
 func TestSilentUsers(t *testing.T) {
 	needRoot(t)
 	n := startGroup(t)
-	if out := run(t, "crowd "+n.socket(), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}); out != "the last one was closed first" {
-		t.Error(out)
-	}
+	try.Equal(t, run(t, "crowd "+n.socket(t), &syscall.Credential{Uid: 65534, Gid: uint32(os.Getegid())}), "the last one was closed first")
 }
 
 // Another user of the group whose connections are never admitted has few of them, until they are
@@ -194,9 +190,7 @@ func TestUnadmittedUsers(t *testing.T) {
 	n := startGroup(t)
 	other := &syscall.Credential{Uid: 65534, Gid: 0}
 	for range 2 { // the places of the first round are free when it has ended
-		if out := run(t, "callers "+n.Port.Addr(), other); out != fmt.Sprint(maxSilent) {
-			t.Errorf("connections made: %s", out)
-		}
+		try.Equal(t, run(t, "callers "+n.Port.Addr(), other), fmt.Sprint(maxSilent), "connections made")
 		for range maxSilent {
 			s := n.accepted(t)
 			_ = s.wantDown(t)
@@ -211,13 +205,9 @@ func TestUnadmittedUsers(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.silentTotal
 	}
-	if k := pending(); k != 1 {
-		t.Errorf("%d of 1 not admitted", k)
-	}
+	try.Equal(t, pending(), 1, "not admitted")
 	s.conn.(subsys.Admitter).Admit()
-	if k := pending(); k != 0 {
-		t.Errorf("%d not admitted after Admit", k)
-	}
+	try.Equal(t, pending(), 0, "not admitted after Admit")
 	exe.Kill()
 	_ = s.wantDown(t)
 	_, _ = s.release()

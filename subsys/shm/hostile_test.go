@@ -18,7 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +27,7 @@ import (
 func raw(t testing.TB, n *node, addr string) *conn {
 	t.Helper()
 	s := newSink(nil)
-	c := must.Get(n.Port.Dial(t.Context(), addr, s))
+	c := try.Get(n.Port.Dial(t.Context(), addr, s))(t)
 	return c.(*conn)
 }
 
@@ -186,7 +186,7 @@ func write(c *conn, b []byte) {
 // own announces a page to the peer as arena id.
 func own(t testing.TB, c *conn, n *node, id uint32) {
 	t.Helper()
-	must.OK(c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page))
+	try.OK(t, c.sendNote(noteArena, id, bellLen, n.Port.(*port).bell.page))
 }
 
 // Arenas that a peer withdraws while messages in them are held stay readable.
@@ -196,9 +196,7 @@ func TestArenaTakenBack(t *testing.T) {
 	s := n.accepted(t)
 	s.keep(1)
 	fd, mem, err := memfd.Create(context.Background(), "evil", 8192)
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	tag := sign(mem, rand.New(rand.NewPCG(1, 1)))
 	_ = c.sendNote(noteArena, 7, 8192, fd)
 	b := make([]byte, recordLen+lentLen)
@@ -215,9 +213,7 @@ func TestArenaTakenBack(t *testing.T) {
 	memfd.Close(fd)
 	c.Close()
 	_ = s.wantDown(t)
-	if k, err := s.release(); k != 1 || err != nil {
-		t.Errorf("%d held, %v", k, err)
-	}
+	try.Gives(s.release())(t, 1, "held")
 }
 
 // Words of a peer's memory are flipped at random while frames flow both ways. The connection may
@@ -231,7 +227,7 @@ func TestFlippedWords(t *testing.T) {
 	}
 	broken := 0
 	for i := range rounds {
-		s := must.Get(evil.dial(n.Port.Addr()))
+		s := try.Get(evil.dial(n.Port.Addr()))(t)
 		f := n.accepted(t)
 		f.mu.Lock()
 		f.next, f.every = 0, 7
@@ -276,19 +272,17 @@ func TestFlippedWords(t *testing.T) {
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
 	near, far := pair(t, start(t), n)
-	at := &net.UnixAddr{Name: n.socket(), Net: "unixpacket"}
+	at := &net.UnixAddr{Name: n.socket(t), Net: "unixpacket"}
 	var p [2]int
-	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer memfd.Unmap(mem)
 	defer memfd.Close(seg)
 	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
-	nap := must.Get(n.Poller().NapPage())
+	nap := try.Get(n.Poller().NapPage())(t)
 	h := hello()
 	other := h
 	other[8]++
@@ -303,7 +297,7 @@ func TestInvalidHello(t *testing.T) {
 		{h[:], []int{seg, page, p[0], bell}}, {h[:], []int{seg, page, page, bell}}, {h[:], []int{seg, page, seg, bell}}, {h[:], []int{seg, page, nap, bell, p[0]}},
 		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
 	} {
-		c := must.Get(net.DialUnix("unixpacket", nil, at))
+		c := try.Get(net.DialUnix("unixpacket", nil, at))(t)
 		if s.b != nil {
 			var oob []byte
 			if s.fds != nil {
@@ -334,13 +328,11 @@ func TestSilentListener(t *testing.T) {
 	n := start(t)
 	node := n.Port.(*port).addr.node
 	name := newName()
-	l := must.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"}))
+	l := try.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"}))(t)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
-	if _, err := n.Port.Dial(ctx, scheme+node+"/"+name, newSink(nil)); !errors.Is(err, context.Canceled) {
-		t.Errorf("dialling a peer that says nothing: %v", err)
-	}
+	try.Fails(n.Port.Dial(ctx, scheme+node+"/"+name, newSink(nil)))(t, context.Canceled, "dialling a peer that says nothing")
 }
 
 // Addresses of other nodes, or of other namespaces, are not dialled.
@@ -356,9 +348,7 @@ func TestReaches(t *testing.T) {
 		if n.Port.Reaches(a) {
 			t.Errorf("%q is reached", a)
 		}
-		if _, err := n.Port.Dial(t.Context(), a, newSink(nil)); !errors.Is(err, subsys.ErrAddress) {
-			t.Errorf("dialling %q: %v", a, err)
-		}
+		try.Fails(n.Port.Dial(t.Context(), a, newSink(nil)))(t, subsys.ErrAddress, "dialling %q", a)
 	}
 }
 
@@ -368,7 +358,7 @@ func TestHalfWritten(t *testing.T) {
 	near, _ := pair(t, a, b)
 	c := near.conn.(*conn)
 	c.out.seen.Store(returnsEnded) // nothing is lent
-	buf := must.Get(a.Pool.Get(1 << 20))
+	buf := try.Get(a.Pool.Get(1 << 20))(t)
 	defer buf.Release()
 	c.out.peerHead.Store(c.out.tail + line) // the peer claims to have read bytes that were not written
 	f := subsys.Frame{Header: subsys.Header{Type: 16, Len: 1 << 20}, Data: buf.Bytes(), Buf: buf}
@@ -376,7 +366,5 @@ func TestHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	if n := buf.Refs(); n != 1 {
-		t.Errorf("%d references", n)
-	}
+	try.Equal(t, buf.Refs(), 1, "references")
 }

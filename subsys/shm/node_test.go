@@ -19,7 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
@@ -60,11 +60,9 @@ func start(t testing.TB) *node {
 
 func startOver(t testing.TB, tr subsys.Transport) *node {
 	t.Helper()
-	n := must.Get(openOver(tr, ""))
+	n := try.Get(openOver(tr, ""))(t)
 	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, n.Close())
 	})
 	return n
 }
@@ -85,7 +83,7 @@ func (n *node) dial(addr string) (*sink, error) {
 // pair joins two nodes.
 func pair(t testing.TB, a, b *node) (near, far *sink) {
 	t.Helper()
-	near = must.Get(a.dial(b.Port.Addr()))
+	near = try.Get(a.dial(b.Port.Addr()))(t)
 	return near, b.accepted(t)
 }
 
@@ -95,8 +93,8 @@ func (n *node) accepted(t testing.TB) *sink {
 }
 
 // socket returns the abstract name at which n listens.
-func (n *node) socket() string {
-	a := must.Get(parse(n.Port.Addr()))
+func (n *node) socket(t testing.TB) string {
+	a := try.Get(parse(n.Port.Addr()))(t)
 	return socket(a.node, a.name)
 }
 
@@ -258,8 +256,8 @@ func sign(b []byte, rnd *rand.Rand) (tag uint64) {
 }
 
 // signed returns a buffer of n's pool whose content depends on seed.
-func (n *node) signed(size int, seed uint64) *buffers.Buffer {
-	b := must.Get(n.Pool.Get(size))
+func (n *node) signed(t testing.TB, size int, seed uint64) *buffers.Buffer {
+	b := try.Get(n.Pool.Get(size))(t)
 	sign(b.Bytes(), rand.New(rand.NewPCG(seed, 17)))
 	return b
 }

@@ -17,8 +17,8 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // parts are what a process that a test has started does. They return what it prints.
@@ -97,9 +97,7 @@ func groupMember(addr string) any {
 func run(t *testing.T, part string, as *syscall.Credential) string {
 	t.Helper()
 	out, err := command(t, part, as).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	try.OK(t, err, "%s", out)
 	return string(out)
 }
 
@@ -107,19 +105,19 @@ func launch(t *testing.T, part string, as *syscall.Credential) *subprocess.Proce
 	t.Helper()
 	cmd := command(t, part, as)
 	cmd.Stdout = os.Stdout
-	p := must.Get(subprocess.Start(cmd))
+	p := try.Get(subprocess.Start(cmd))(t)
 	t.Cleanup(p.Kill)
 	return p
 }
 
 func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 	t.Helper()
-	exe := must.Get(os.Executable())
+	exe := try.Get(os.Executable())(t)
 	if as != nil { // the other user may not be able to read this binary
-		f := must.Get(os.CreateTemp("", "rocl-shm-test-"))
+		f := try.Get(os.CreateTemp("", "rocl-shm-test-"))(t)
 		t.Cleanup(func() { os.Remove(f.Name()) })
-		must.Get(f.Write(must.Get(os.ReadFile(exe))))
-		must.OK(errors.Join(f.Chmod(0o755), f.Close()))
+		try.Get(f.Write(try.Get(os.ReadFile(exe))(t)))(t)
+		try.OK(t, errors.Join(f.Chmod(0o755), f.Close()))
 		exe = f.Name()
 	}
 	cmd := exec.Command(exe)
@@ -136,7 +134,7 @@ func command(t *testing.T, part string, as *syscall.Credential) *exec.Cmd {
 func TestOtherUser(t *testing.T) {
 	needRoot(t)
 	n := start(t)
-	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(t), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("another user: %s", out)
 	}
 	select {
@@ -154,7 +152,7 @@ func TestGroup(t *testing.T) {
 	if New().(transport).group != nil || start(t).Port.Reaches(n.Port.Addr()) {
 		t.Error("a port for one user reaches one for a group")
 	}
-	if out := run(t, "outsider "+n.socket(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
+	if out := run(t, "outsider "+n.socket(t), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.HasPrefix(out, "answered with 0") {
 		t.Errorf("a user that is not in the group: %s", out)
 	}
 	if out := run(t, "member "+n.Port.Addr(), &syscall.Credential{Uid: 65534, Gid: 65534}); !strings.Contains(out, "not in group 0") {
@@ -181,9 +179,7 @@ func TestNothingInherited(t *testing.T) {
 	near, far := pair(t, a, b)
 	lendSome(t, a, near, 3)
 	far.wantFrames(t, 3)
-	if out := run(t, "descriptors", nil); out != "" {
-		t.Errorf("inherited: %s", out)
-	}
+	try.Equal(t, run(t, "descriptors", nil), "", "inherited")
 }
 
 // A pair that has exchanged frames and gone quiet keeps at most 64 KiB: its two segments and the
@@ -191,8 +187,8 @@ func TestNothingInherited(t *testing.T) {
 func TestQuietPair(t *testing.T) {
 	a, b := start(t), start(t)
 	near, far := pair(t, a, b)
-	must.OK(a.load(near, 500, 1))
-	must.OK(b.load(far, 500, 2))
+	try.OK(t, a.load(near, 500, 1))
+	try.OK(t, b.load(far, 500, 2))
 	eventually.True(t, "all comes", func() bool { x, _ := far.frames(); y, _ := near.frames(); return x == 500 && y == 500 })
 	eventually.True(t, "buffers go back", func() bool { return a.Pool.Stats().InUse == 0 && b.Pool.Stats().InUse == 0 })
 	of := func(n *node, s *sink) int {

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
@@ -31,11 +31,11 @@ func between(t *testing.T, f func(t *testing.T, p pair)) {
 		p := pair{n: simnet.New(1)}
 		p.n.SetDelay(10*time.Millisecond, 10*time.Millisecond)
 		p.a, p.b = p.n.AddHost("a").Start(), p.n.AddHost("b").Start()
-		p.ln = must.Get(p.b.Listen(""))
+		p.ln = try.Get(p.b.Listen(""))(t)
 		defer p.ln.Close()
-		p.near = must.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))
+		p.near = try.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))(t)
 		defer p.near.Close()
-		p.far = must.Get(p.ln.Accept())
+		p.far = try.Get(p.ln.Accept())(t)
 		defer p.far.Close()
 		f(t, p)
 	})
@@ -44,7 +44,7 @@ func between(t *testing.T, f func(t *testing.T, p pair)) {
 // write writes text to c.
 func write(t *testing.T, c net.Conn, text string) {
 	t.Helper()
-	must.Get(io.WriteString(c, text))
+	try.Get(io.WriteString(c, text))(t)
 }
 
 // read returns what c yields until its end, an error or a pause of a second.
@@ -63,29 +63,21 @@ func TestDelay(t *testing.T) {
 			t.Errorf("%q after %v: %v", b, time.Since(begun), err)
 		}
 		p.near.Close()
-		if text, err := read(p.far); text != "" || err != nil {
-			t.Errorf("behind the end: %q, %v", text, err)
-		}
-		if _, err := p.far.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
-			t.Errorf("writing to an end that is closed: %v", err)
-		}
+		try.Gives(read(p.far))(t, "", "behind the end")
+		try.Fails(p.far.Write([]byte("x")))(t, syscall.EPIPE, "writing to an end that is closed")
 	})
 }
 
 // A connection breaks behind the chosen byte.
 func TestBreak(t *testing.T) {
 	between(t, func(t *testing.T, p pair) {
-		if n := p.n.Break(p.a.Host(), p.b.Host(), 7); n != 1 {
-			t.Errorf("%d connections", n)
-		}
+		try.Equal(t, p.n.Break(p.a.Host(), p.b.Host(), 7), 1, "connections")
 		write(t, p.near, "hello")
 		write(t, p.near, " world")
 		if text, err := read(p.far); text != "hello w" || !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%q, %v", text, err)
 		}
-		if _, err := p.near.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("writing: %v", err)
-		}
+		try.Fails(p.near.Write([]byte("x")))(t, syscall.ECONNRESET, "writing")
 	})
 }
 
@@ -103,9 +95,7 @@ func TestCut(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := p.a.DialContext(ctx, p.ln.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("dialling without a path: %v", err)
-		}
+		try.Fails(p.a.DialContext(ctx, p.ln.Addr().String()))(t, context.DeadlineExceeded, "dialling without a path")
 		p.n.Heal()
 		if text, _ := read(p.far); text != "there" {
 			t.Errorf("when the path is healed: %q", text)
@@ -137,13 +127,13 @@ func TestStopProcess(t *testing.T) {
 		if text, err := read(p.far); text != "" || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a process that is stopped reads %q, %v", text, err)
 		}
-		again := must.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))
+		again := try.Get(p.a.DialContext(t.Context(), p.ln.Addr().String()))(t)
 		defer again.Close()
 		p.b.Continue()
 		if text, _ := read(p.far); text != "there" {
 			t.Errorf("afterwards: %q", text)
 		}
-		c := must.Get(p.ln.Accept())
+		c := try.Get(p.ln.Accept())(t)
 		c.Close()
 	})
 }
@@ -153,15 +143,9 @@ func TestKill(t *testing.T) {
 	between(t, func(t *testing.T, p pair) {
 		write(t, p.near, "last words")
 		p.a.Kill()
-		if text, err := read(p.far); text != "last words" || err != nil {
-			t.Errorf("%q, %v", text, err)
-		}
-		if _, err := p.near.Write([]byte("x")); !errors.Is(err, simnet.ErrKilled) {
-			t.Errorf("the killed process writes: %v", err)
-		}
-		if _, err := p.a.Listen(""); !errors.Is(err, simnet.ErrKilled) {
-			t.Errorf("the killed process listens: %v", err)
-		}
+		try.Gives(read(p.far))(t, "last words")
+		try.Fails(p.near.Write([]byte("x")))(t, simnet.ErrKilled, "the killed process writes")
+		try.Fails(p.a.Listen(""))(t, simnet.ErrKilled, "the killed process listens")
 		p.b.Kill()
 		if _, err := p.b.Host().Start().DialContext(t.Context(), p.ln.Addr().String()); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("dialling a process that was killed: %v", err)
@@ -190,13 +174,13 @@ func TestDatagrams(t *testing.T) {
 	between(t, func(t *testing.T, p pair) {
 		p.n.SetDelay(time.Millisecond, 50*time.Millisecond)
 		p.n.SetLoss(0.5)
-		to := must.Get(p.b.ListenPacket(""))
+		to := try.Get(p.b.ListenPacket(""))(t)
 		defer to.Close()
 		count := func(from *simnet.Process) (n int, isOrdered bool) {
-			out := must.Get(from.ListenPacket(""))
+			out := try.Get(from.ListenPacket(""))(t)
 			defer out.Close()
 			for i := range byte(200) {
-				must.Get(out.WriteTo([]byte{i}, to.LocalAddr()))
+				try.Get(out.WriteTo([]byte{i}, to.LocalAddr()))(t)
 			}
 			_ = to.SetReadDeadline(time.Now().Add(time.Second))
 			isOrdered = true

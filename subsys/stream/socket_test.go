@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -33,22 +33,20 @@ func TestIsOwed(t *testing.T) {
 		{"sent what there was no room for, and told so later", 0, 1, 3292, 4312, false},
 	} {
 		i := unix.TCPInfo{Probes: c.probes, Unacked: c.unacked, Last_ack_recv: c.ackBefore, Last_data_sent: c.sentBefore}
-		if isOwed(&i) != c.owed {
-			t.Errorf("%s: owed is %t", c.what, !c.owed)
-		}
+		try.Equal(t, isOwed(&i), c.owed, "%s: owed", c.what)
 	}
 }
 
 // pair returns a socket, and the other end of its connection, which the test does not read.
 func pair(t *testing.T) (*socket, *net.TCPConn) {
 	t.Helper()
-	l := must.Get(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
+	l := try.Get(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer l.Close()
-	nc := must.Get(net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr)))
+	nc := try.Get(net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr)))(t)
 	s := new(socket)
-	must.OK(s.adopt(nc, new(subsys.Counters)))
+	try.OK(t, s.adopt(nc, new(subsys.Counters)))
 	t.Cleanup(func() { s.drop() })
-	peer := must.Get(l.AcceptTCP())
+	peer := try.Get(l.AcceptTCP())(t)
 	t.Cleanup(func() { peer.Close() })
 	return s, peer
 }
@@ -56,17 +54,15 @@ func pair(t *testing.T) (*socket, *net.TCPConn) {
 // A socket to this machine has small buffers.
 func TestLocalBuffers(t *testing.T) {
 	s, peer := pair(t)
-	raw := must.Get(peer.SyscallConn())
+	raw := try.Get(peer.SyscallConn())(t)
 	for name, opt := range map[string]int{"receive": unix.SO_RCVBUF, "send": unix.SO_SNDBUF} {
-		got := must.Get(unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, opt))
+		got := try.Get(unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, opt))(t)
 		want := 0 // buffer size that the kernel derives from localBuffer
-		must.OK(raw.Control(func(fd uintptr) {
-			must.OK(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer))
-			want = must.Get(unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt))
+		try.OK(t, raw.Control(func(fd uintptr) {
+			try.OK(t, unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, localBuffer))
+			want = try.Get(unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, opt))(t)
 		}))
-		if got != want {
-			t.Errorf("%s: a buffer of %d bytes, want %d", name, got, want)
-		}
+		try.Equal(t, got, want, "%s: bytes of the buffer", name)
 	}
 }
 
@@ -79,7 +75,7 @@ func TestFullPeerAnswers(t *testing.T) {
 			s, peer := pair(t)
 			_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 120_000) // a kernel that refuses the option has no bound in any case
 			if room > 0 {
-				must.OK(peer.SetReadBuffer(room))
+				try.OK(t, peer.SetReadBuffer(room))
 			}
 			for full := false; !full; {
 				switch _, err := s.write(make([]byte, 3000)); err {
@@ -111,7 +107,5 @@ func TestResendsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Skip("the kernel is older than 6.15:", err)
 	}
-	if most != resendMost {
-		t.Errorf("attempts are up to %d ms apart", most)
-	}
+	try.Equal(t, most, resendMost, "milliseconds between attempts, at most")
 }

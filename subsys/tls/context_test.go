@@ -17,8 +17,8 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tls"
@@ -26,8 +26,7 @@ import (
 
 func cred(t testing.TB, b byte) *tls.Secrets {
 	t.Helper()
-	c := must.Get(tls.FromSecrets("test", bytes.Repeat([]byte{b}, 32)))
-	return c
+	return try.Get(tls.FromSecrets("test", bytes.Repeat([]byte{b}, 32)))(t)
 }
 
 // pair opens two contexts, each with a resource.
@@ -39,7 +38,7 @@ func pair(t testing.TB, a, b subsys.Transport) (me, you *rocl.Resource) {
 		if !strings.HasPrefix(c.Addrs()[0], "tls://127.0.0.1:") {
 			t.Errorf("reached at %q", c.Addrs())
 		}
-		return must.Get(c.Register(t.Context(), nil))
+		return try.Get(c.Register(t.Context(), nil))(t)
 	}
 	return open(a), open(b)
 }
@@ -128,9 +127,9 @@ func TestContextsApart(t *testing.T) {
 	reported := make(chan rocl.Undelivered, 1)
 	a := cl.Open(0, rocl.WithTransports(tls.New(cred(t, 1))), rocl.WithGiveUp(50*time.Millisecond), rocl.WithUndelivered(func(u rocl.Undelivered) { reported <- u }))
 	b := cl.Open(0, rocl.WithTransports(tls.New(cred(t, 2))))
-	me := must.Get(a.Register(t.Context(), nil))
-	you := must.Get(b.Register(t.Context(), nil))
-	must.OK(me.SendBytes(t.Context(), you.ID(), 7, []byte("hello")))
+	me := try.Get(a.Register(t.Context(), nil))(t)
+	you := try.Get(b.Register(t.Context(), nil))(t)
+	try.OK(t, me.SendBytes(t.Context(), you.ID(), 7, []byte("hello")))
 	if u := eventually.Value(t, "the report", reported); !errors.Is(u.Err, rocl.ErrUnreachable) || u.Tag != 7 {
 		t.Errorf("reported %+v", u)
 	}

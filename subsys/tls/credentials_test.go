@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -36,9 +36,7 @@ func TestRotation(t *testing.T) {
 		ports = append(ports, listen(t, New(c)))
 	}
 	near, far, err := ports[0].dial(ports[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	all := func(when string) {
 		t.Helper()
 		for i, a := range ports {
@@ -46,31 +44,23 @@ func TestRotation(t *testing.T) {
 				if i == j {
 					continue
 				}
-				if _, _, err := a.dial(b); err != nil {
-					t.Errorf("%s: %d dialling %d: %v", when, i, j, err)
-				}
+				try.Works(a.dial(b))(t, "%s: %d dialling %d", when, i, j)
 			}
 		}
 	}
 	all("at first")
 	for round, s := range [][][]byte{{old, anew}, {anew, old}, {anew}} {
 		for i := range creds {
-			must.OK(creds[i].Set(s...))
+			try.OK(t, creds[i].Set(s...))
 			all(string(rune('1'+round)) + " round")
 		}
 	}
-	if err := near.send(); err != nil {
-		t.Errorf("a conn from before: %v", err)
-	}
+	try.Check(t, near.send(), "a conn from before")
 	eventually.Value(t, "a frame over a connection from before", far.got)
 	late := listen(t, New(secrets(t, "test", old)))
-	if _, _, err := late.dial(ports[0]); err == nil {
-		t.Error("the old secret is accepted")
-	}
+	try.Rejects(late.dial(ports[0]))(t, "the old secret is accepted")
 	ports[0].wantRefused(t, 1)
-	if _, _, err := ports[0].dial(late); err == nil {
-		t.Error("a peer with the old secret is admitted")
-	}
+	try.Rejects(ports[0].dial(late))(t, "a peer with the old secret is admitted")
 }
 
 // Secrets may be replaced during handshakes.
@@ -86,9 +76,7 @@ func TestRotationUnderLoad(t *testing.T) {
 				return
 			default:
 			}
-			if err := cred.Set(key(1+i%2), key(2-i%2)); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, cred.Set(key(1+i%2), key(2-i%2)))
 		}
 	})
 	for range 50 {
@@ -102,18 +90,14 @@ func TestRotationUnderLoad(t *testing.T) {
 
 func TestSecrets(t *testing.T) {
 	for what, s := range map[string][][]byte{"none": nil, "an empty one": {{}}, "a short one": {make([]byte, LeastSecret-1)}, "a short second": {key(1), {1}}} {
-		if _, err := FromSecrets("x", s...); !errors.Is(err, ErrCredentials) {
-			t.Errorf("%s: %v", what, err)
-		}
+		try.Fails(FromSecrets("x", s...))(t, ErrCredentials, "%s", what)
 	}
 	c := secrets(t, "x", key(1))
 	before := c.now.Load()
 	if err := c.Set(); !errors.Is(err, ErrCredentials) || c.now.Load() != before {
 		t.Errorf("secrets that cannot be used replace those that can: %v", err)
 	}
-	if _, err := New(nil).Listen("", subsys.Config{}); !errors.Is(err, ErrCredentials) {
-		t.Errorf("without credentials: %v", err)
-	}
+	try.Fails(New(nil).Listen("", subsys.Config{}))(t, ErrCredentials, "without credentials")
 
 	// The derived values are the same at every member and differ in every part if any input
 	// differs. A certificate shows neither the cluster's name nor the secret.
@@ -126,7 +110,7 @@ func TestSecrets(t *testing.T) {
 			t.Error("two of different secrets are alike")
 		}
 	}
-	cert := must.Get(one.mint([]string{one.name}))
+	cert := try.Get(one.mint([]string{one.name}))(t)
 	for _, der := range [][]byte{cert.Certificate[0], one.cert.Raw} {
 		if bytes.Contains(der, []byte("cluster-name")) || bytes.Contains(der, key(1)[:8]) {
 			t.Error("a certificate tells what it should not")
@@ -136,16 +120,13 @@ func TestSecrets(t *testing.T) {
 	for _, now := range []time.Time{time.Unix(1, 0), time.Now().AddDate(1000, 0, 0)} {
 		roots := x509.NewCertPool()
 		roots.AddCert(one.cert)
-		if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: one.name}); err != nil {
-			t.Errorf("at %v: %v", now, err)
-		}
+		try.Works(cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, DNSName: one.name}))(t, "at %v", now)
 	}
 }
 
 func derive(t *testing.T, cluster string, s []byte) *authority {
 	t.Helper()
-	a := must.Get(newAuthority(cluster, s))
-	return a
+	return try.Get(newAuthority(cluster, s))(t)
 }
 
 // An operator has an authority and a directory of credential files.
@@ -171,8 +152,8 @@ func (o *operator) write(name string, blocks ...*pem.Block) {
 		b = append(b, pem.EncodeToMemory(p)...)
 	}
 	// Files are replaced by renaming, as a careful operator does, not in place.
-	must.OK(os.WriteFile(o.path("new"), b, 0o600))
-	must.OK(os.Rename(o.path("new"), o.path(name)))
+	try.OK(o.t, os.WriteFile(o.path("new"), b, 0o600))
+	try.OK(o.t, os.Rename(o.path("new"), o.path(name)))
 }
 
 func (o *operator) trust(cas ...*authority) {
@@ -185,7 +166,7 @@ func (o *operator) trust(cas ...*authority) {
 
 func (o *operator) issue(f func(*x509.Certificate)) {
 	c := leaf(o.t, o.ca.cert, o.ca.key, f)
-	der := must.Get(x509.MarshalPKCS8PrivateKey(c.PrivateKey))
+	der := try.Get(x509.MarshalPKCS8PrivateKey(c.PrivateKey))(o.t)
 	o.write("key.pem", &pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	o.write("cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
 }
@@ -196,18 +177,14 @@ func (o *operator) open() (*Files, error) {
 
 func TestFiles(t *testing.T) {
 	one, two, other := newOperator(t, 1), newOperator(t, 1), newOperator(t, 9)
-	a, b, c := listen(t, New(must.Get(one.open()))), listen(t, New(must.Get(two.open()))), listen(t, New(must.Get(other.open())))
+	a, b, c := listen(t, New(try.Get(one.open())(t))), listen(t, New(try.Get(two.open())(t))), listen(t, New(try.Get(other.open())(t)))
 	works := func(when string, from, to *testPort) {
 		t.Helper()
-		if _, _, err := from.dial(to); err != nil {
-			t.Errorf("%s: %v", when, err)
-		}
+		try.Works(from.dial(to))(t, "%s", when)
 	}
 	fails := func(when string, from, to *testPort) {
 		t.Helper()
-		if _, _, err := from.dial(to); err == nil {
-			t.Errorf("%s: let in", when)
-		}
+		try.Rejects(from.dial(to))(t, "%s: let in", when)
 		to.wantRefused(t, 1)
 	}
 	works("one authority", a, b)
@@ -239,7 +216,7 @@ func TestFiles(t *testing.T) {
 		works("the new authority", a, b)
 	}
 	stale := newOperator(t, 1)
-	fails("the old authority", listen(t, New(must.Get(stale.open()))), a)
+	fails("the old authority", listen(t, New(try.Get(stale.open())(t))), a)
 
 	// Files that cannot be used do not replace those in use.
 	for what, spoil := range map[string]func(){
@@ -255,9 +232,7 @@ func TestFiles(t *testing.T) {
 		spoil()
 		works(what, a, b)
 		works(what+", back", b, a)
-		if _, err := one.open(); !errors.Is(err, ErrCredentials) {
-			t.Errorf("%s: %v", what, err)
-		}
+		try.Fails(one.open())(t, ErrCredentials, "%s", what)
 		one.trust(anew)
 		one.issue(nil)
 		works("mended", a, b)
@@ -267,25 +242,21 @@ func TestFiles(t *testing.T) {
 // An expired certificate of this end is not even shown. The log of this end has the reason.
 func TestOwnExpired(t *testing.T) {
 	o := newOperator(t, 1)
-	f := must.Get(o.open())
-	p, q := listen(t, New(f)), listen(t, New(must.Get(newOperator(t, 1).open())))
+	f := try.Get(o.open())(t)
+	p, q := listen(t, New(f)), listen(t, New(try.Get(newOperator(t, 1).open())(t)))
 	f.mu.Lock()
 	f.leaf.NotAfter = time.Now().Add(-time.Second)
 	f.mu.Unlock()
 	if _, _, err := p.dial(q); !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), o.path("cert.pem")) {
 		t.Errorf("dialling: %v", err)
 	}
-	if _, _, err := q.dial(p); err == nil {
-		t.Error("accepted")
-	}
+	try.Rejects(q.dial(p))(t, "accepted")
 	if why := p.wantRefused(t, 1); !strings.Contains(why, "our own certificate") {
 		t.Errorf("refused because of %q", why)
 	}
 	// A new certificate ends the fault.
 	o.issue(func(c *x509.Certificate) { c.Subject = pkix.Name{CommonName: "renewed"} })
-	if _, _, err := p.dial(q); err != nil {
-		t.Error(err)
-	}
+	try.Works(p.dial(q))(t)
 }
 
 // Printed credentials show no secret, so no secret gets into logs.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
@@ -33,14 +33,14 @@ type testPort struct {
 func listen(t testing.TB, tr subsys.Transport) *testPort {
 	t.Helper()
 	p := &testPort{refused: make(chan string, 10_000), joined: make(chan *testSink, 1000)}
-	h := must.Get(harness.Open(tr, "", harness.Sleeping, slog.New(&catcher{p: p}), func(c subsys.Conn) subsys.Sink {
+	h := try.Get(harness.Open(tr, "", harness.Sleeping, slog.New(&catcher{p: p}), func(c subsys.Conn) subsys.Sink {
 		s := newTestSink()
 		s.conn = c
 		p.joined <- s
 		return s
-	}))
+	}))(t)
 	p.Port = h.Port
-	t.Cleanup(func() { must.OK(h.Close()) })
+	t.Cleanup(func() { try.OK(t, h.Close()) })
 	return p
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Streams of one protocol are sealed both ways, with the credentials at the time of the handshake.
@@ -34,9 +34,9 @@ func TestStreams(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			if strings.HasPrefix(c.what, "no longer") {
-				must.OK(ours.Set(key(3)))
+				try.OK(t, ours.Set(key(3)))
 			}
-			ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
+			ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer ln.Close()
 			served := make(chan error, 1)
 			go func() {
@@ -53,7 +53,7 @@ func TestStreams(t *testing.T) {
 				}
 				served <- err
 			}()
-			nc := must.Get(net.Dial("tcp", ln.Addr().String()))
+			nc := try.Get(net.Dial("tcp", ln.Addr().String()))(t)
 			defer nc.Close()
 			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			heard := &counting{Conn: nc, n: atomic.Int64{}}
@@ -67,9 +67,7 @@ func TestStreams(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, err)
 			b := make([]byte, 5)
 			_, err = s.Write([]byte("hello"))
 			if err == nil {
@@ -78,9 +76,7 @@ func TestStreams(t *testing.T) {
 			if err != nil || string(b) != "hello" {
 				t.Errorf("%q: %v", b, err)
 			}
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
+			try.Check(t, <-served)
 		})
 	}
 }

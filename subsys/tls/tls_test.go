@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/ratelog"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/subsystest"
 	"go.uber.org/goleak"
@@ -25,8 +25,7 @@ func key(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 
 func secrets(t testing.TB, cluster string, s ...[]byte) *Secrets {
 	t.Helper()
-	c := must.Get(FromSecrets(cluster, s...))
-	return c
+	return try.Get(FromSecrets(cluster, s...))(t)
 }
 
 func host(addr string) string { return strings.TrimPrefix(addr, "tls://") }
@@ -66,7 +65,7 @@ func TestPlainGarbage(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for _, b := range [][]byte{nil, {22}, {22, 3, 1, 255, 255}, {22, 3, 1, 0, 1}, {22, 3, 3, 0, 0}, {21, 3, 3, 0, 2, 1, 0}, bytes.Repeat([]byte{22}, 1<<16),
 		[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), make([]byte, 1000), {0x80, 46, 1, 3, 1}} {
-		c := must.Get(net.Dial("tcp", host(p.Addr())))
+		c := try.Get(net.Dial("tcp", host(p.Addr())))(t)
 		_, _ = c.Write(b)
 		_ = c.(*net.TCPConn).CloseWrite()
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))

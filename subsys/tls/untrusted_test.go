@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"github.com/rocl-go/rocl/internal/testkit/relay"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -30,9 +30,7 @@ import (
 func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x509.Certificate)) stdtls.Certificate {
 	t.Helper()
 	pub, mine, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(7), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
@@ -44,8 +42,8 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 	if ca == nil { // self-signed
 		ca, key = c, mine
 	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, c, ca, pub, key))
-	parsed := must.Get(x509.ParseCertificate(der))
+	der := try.Get(x509.CreateCertificate(rand.Reader, c, ca, pub, key))(t)
+	parsed := try.Get(x509.ParseCertificate(der))(t)
 	return stdtls.Certificate{Certificate: [][]byte{der}, PrivateKey: mine, Leaf: parsed}
 }
 
@@ -57,7 +55,7 @@ func leaf(t testing.TB, ca *x509.Certificate, key ed25519.PrivateKey, f func(*x5
 func TestUntrustedPeers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	p := listen(t, New(cred))
-	ours := must.Get(newAuthority("test", key(1)))
+	ours := try.Get(newAuthority("test", key(1)))(t)
 	good := cred.now.Load().client
 	other := func(cluster string, b byte) *stdtls.Config {
 		return secrets(t, cluster, key(b)).now.Load().client.Clone()
@@ -109,7 +107,7 @@ func TestUntrustedPeers(t *testing.T) {
 
 	for _, s := range table {
 		t.Run(s.what, func(t *testing.T) {
-			nc := must.Get(net.Dial("tcp", host(p.Addr())))
+			nc := try.Get(net.Dial("tcp", host(p.Addr())))(t)
 			defer nc.Close()
 			_ = nc.SetDeadline(time.Now().Add(testTimeout))
 			ear := &counting{Conn: nc}
@@ -150,7 +148,7 @@ func (c *counting) Read(b []byte) (int, error) {
 // serve listens and calls f for each accepted connection.
 func serve(t testing.TB, f func(net.Conn)) (addr string) {
 	t.Helper()
-	ln := must.Get(net.Listen("tcp", "127.0.0.1:0"))
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -169,7 +167,7 @@ func serve(t testing.TB, f func(net.Conn)) (addr string) {
 // A dialling end refuses servers without access as well.
 func TestFalseServers(t *testing.T) {
 	cred := secrets(t, "test", key(1))
-	ours := must.Get(newAuthority("test", key(1)))
+	ours := try.Get(newAuthority("test", key(1)))(t)
 	named := func(c *x509.Certificate) { c.DNSNames = []string{ours.name} }
 	as := func(cert stdtls.Certificate, f func(*stdtls.Config)) func(net.Conn) {
 		cfg := &stdtls.Config{Certificates: []stdtls.Certificate{cert}, NextProtos: []string{proto}, ClientAuth: stdtls.RequestClientCert}
@@ -264,9 +262,7 @@ func TestDowngrade(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			p := listen(t, altering(New(cred), change))
-			if _, _, err := from.dial(p); err == nil {
-				t.Error("a conn was made")
-			}
+			try.Rejects(from.dial(p))(t, "a conn was made")
 			p.wantRefused(t, 1)
 			p.wantNone(t)
 		})
@@ -280,11 +276,9 @@ func TestDowngrade(t *testing.T) {
 			return b
 		}))
 		near, far, err := from.dial(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, err)
 		spoil.Store(true)
-		must.OK(near.send())
+		try.OK(t, near.send())
 		if err := eventually.Value(t, "the connection goes down", far.down); !strings.Contains(err.Error(), "bad record MAC") {
 			t.Errorf("the reason of the end is %v", err)
 		}
@@ -314,7 +308,7 @@ func slowDrip(t *testing.T) (inTime bool) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for range n {
-		c := must.Get(net.Dial("tcp", host(p.Addr())))
+		c := try.Get(net.Dial("tcp", host(p.Addr())))(t)
 		wg.Go(func() {
 			defer c.Close()
 			b := []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3} // a ClientHello of 512 bytes
@@ -330,9 +324,7 @@ func slowDrip(t *testing.T) (inTime bool) {
 			}
 		})
 	}
-	if _, _, err := good.dial(p); err != nil {
-		t.Errorf("a genuine client is kept out: %v", err)
-	}
+	try.Works(good.dial(p))(t, "a genuine client is kept out")
 	inTime = time.Since(begun) < shakeTimeout
 	crowded := 0
 	for range n {
@@ -352,10 +344,8 @@ func slowDrip(t *testing.T) (inTime bool) {
 func TestCloseWhileShaking(t *testing.T) {
 	p := listen(t, New(secrets(t, "test", key(1))))
 	for range 10 {
-		c := must.Get(net.Dial("tcp", host(p.Addr())))
+		c := try.Get(net.Dial("tcp", host(p.Addr())))(t)
 		defer c.Close()
 	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Close())
 }

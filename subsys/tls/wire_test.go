@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // FuzzWire checks that crypto/tls gets whole records and no byte after them, however the bytes
@@ -42,10 +44,7 @@ func FuzzWire(f *testing.F) {
 				// the other bytes of the record and no more.
 				var got []byte
 				for need := recordHeader; len(got) < need; {
-					n, err := w.Read(p)
-					if err != nil {
-						t.Fatalf("in a record that is whole: %v", err)
-					}
+					n := try.Get(w.Read(p))(t, "in a record that is whole")
 					if got = append(got, p[:n]...); len(got) >= recordHeader {
 						need = recordHeader + int(binary.BigEndian.Uint16(got[3:]))
 					}
@@ -93,9 +92,7 @@ func TestReadsNoFurther(t *testing.T) {
 	if left, _ := io.ReadAll(a); string(left) != "ef" {
 		t.Errorf("%q is left", left)
 	}
-	if string(got[recordHeader:recordHeader+3]) != "abc" {
-		t.Errorf("%q", got)
-	}
+	try.Equal(t, string(got[recordHeader:recordHeader+3]), "abc", "%q", got)
 }
 
 // A peer that causes answers and never reads them does not fill the memory of this process.

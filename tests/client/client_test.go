@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 )
 
@@ -42,9 +43,7 @@ func TestClient(t *testing.T) {
 		t.Errorf("the client printed %q, want %q: %v", out, want, err)
 		cancel()
 	}
-	if err := <-answered; err != nil {
-		t.Error(err)
-	}
+	try.Check(t, <-answered)
 	cancel()
 }
 

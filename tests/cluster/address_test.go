@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Two machines have a public address and a bridge of containers, with one address at both. Bound to
@@ -57,14 +58,12 @@ func ends(t *testing.T, n *node, cmd *exec.Cmd) (code int, said string) {
 	t.Helper()
 	r, w := io.Pipe()
 	cmd.Stderr = w
-	p, err := in(n.ns, cmd)
-	check(t, err)
+	p := try.Get(in(n.ns, cmd))(t)
 	go func() {
 		<-p.Ended()
 		w.Close()
 	}()
-	b, err := io.ReadAll(r)
-	check(t, err)
+	b := try.Get(io.ReadAll(r))(t)
 	return cmd.ProcessState.ExitCode(), string(b)
 }
 
@@ -87,7 +86,7 @@ func TestAddressGone(t *testing.T) {
 	eventually.True(t, "both find the other's", func() bool { return find(x, "far", far)() && find(y, "mine", mine)() })
 	ready := func(by *agent) string {
 		var body string
-		check(t, by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body))
+		try.OK(t, by.Call("Agent.Get", "http://127.0.0.1:9464/readyz", &body))
 		return body
 	}
 	for _, next := range []string{"10.91.0.1/24", "10.91.0.77/24"} { // the same address, and another one

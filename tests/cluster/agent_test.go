@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The environment of an agent: the socket of its node, and how long a peer may be out of reach.
@@ -40,20 +41,20 @@ func (n *node) agentWithGiveUp(giveUp time.Duration) *agent {
 	t := n.lab.t
 	t.Helper()
 	exe, err := os.Executable()
-	check(t, err)
+	try.OK(t, err)
 	cmd := n.command(exe)
 	cmd.Env = append(os.Environ(), envAgent+"="+n.socket(), envGiveUp+"="+giveUp.String())
 	cmd.Stderr = os.Stderr
 	toR, toW, err := os.Pipe()
-	check(t, err)
+	try.OK(t, err)
 	fromR, fromW, err := os.Pipe()
-	check(t, err)
+	try.OK(t, err)
 	cmd.Stdin, cmd.Stdout = toR, fromW
 	a := &agent{node: n}
 	a.p, err = in(n.ns, cmd)
 	toR.Close()
 	fromW.Close()
-	check(t, err)
+	try.OK(t, err)
 	a.Client = jsonrpc.NewClient(&pipes{fromR, toW})
 	t.Cleanup(func() {
 		a.Close() // the process ends by itself
@@ -79,9 +80,7 @@ func (p *pipes) Close() error                { return errors.Join(p.w.Close(), p
 func do[A, R any](a *agent, method string, args A) (r R) {
 	t := a.node.lab.t
 	t.Helper()
-	if err := a.Call("Agent."+method, args, &r); err != nil {
-		t.Fatalf("%s of node %d: %v", method, a.node.i, err)
-	}
+	try.OK(t, a.Call("Agent."+method, args, &r), "%s of node %d", method, a.node.i)
 	return r
 }
 
@@ -113,9 +112,7 @@ func (a *agent) say(to *agent, id rocl.GID, data string) {
 	if e := do[Letter, string](a, "Send", Letter{id, data}); e != "" {
 		t.Fatalf("sending from node %d to %d: %s", a.node.i, to.node.i, e)
 	}
-	if got := do[rocl.GID, string](to, "Recv", id); got != data {
-		t.Fatalf("from node %d to %d: %q in place of %q", a.node.i, to.node.i, got, data)
-	}
+	try.Equal(t, do[rocl.GID, string](to, "Recv", id), data, "from node %d to %d", a.node.i, to.node.i)
 }
 
 // Answer is the result of a question.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Ends has the results of a call, a monitor and a receive. A result is "" while the operation goes
@@ -111,9 +112,7 @@ func TestAwaitedNodeDies(t *testing.T) {
 		if !eventually.Within(time.Minute, func() bool { e = ended(); return e.Call != "" && e.Monitor != "" && e.Recv != "" }) {
 			t.Fatalf("after a long cut, not all have ended: %+v", e)
 		}
-		if e != (Ends{"gone", "gone", "gone"}) {
-			t.Errorf("after a long cut: %+v", e)
-		}
+		try.Equal(t, e, (Ends{"gone", "gone", "gone"}), "after a long cut")
 		l.heal()
 		l.together(l.nodes...)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // long means that the run may take its time and that nothing else runs on the machine. All faults
@@ -265,9 +266,7 @@ func TestKilledInTurn(t *testing.T) {
 		as[i].say(to, own[to.node.i], "while its own directory is dead")
 		began := time.Now()
 		l.start(n)
-		if n.id != id {
-			t.Errorf("node %d was %s and is %s", i, id, n.id)
-		}
+		try.Equal(t, n.id, id, "the number of node %d", i)
 		l.together(l.nodes...)
 		complete(as, own, same)
 		to.say(as[i], own[i], "after")

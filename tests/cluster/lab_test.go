@@ -26,6 +26,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A lab is a number of machines on one wire: network namespaces joined by a bridge. The bridge has
@@ -64,14 +65,6 @@ type node struct {
 	deaf map[*node]bool
 }
 
-// check ends the test if there is an error.
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 var labs atomic.Int32
 
 // newLab makes n machines on which nothing runs yet. It skips the test if it cannot.
@@ -86,14 +79,14 @@ func newLab(t *testing.T, n int) *lab {
 	prefix := fmt.Sprintf("rocl-%d-%d-", os.Getpid(), labs.Add(1))
 	t.Cleanup(func() { l.remove(prefix) })
 	l.key = filepath.Join(l.dir, "key")
-	check(t, os.WriteFile(l.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
+	try.OK(t, os.WriteFile(l.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	wire := prefix + "wire"
 	ip(t, "netns add "+wire)
 	ip(t, "-n "+wire+" link add wire type bridge")
 	ip(t, "-n "+wire+" link set wire up")
 	for i := range n {
 		m := &node{lab: l, i: i, ns: prefix + strconv.Itoa(i), host: fmt.Sprintf("10.91.0.%d", i+1), dir: filepath.Join(l.dir, strconv.Itoa(i)), deaf: map[*node]bool{}}
-		check(t, os.Mkdir(m.dir, 0o700))
+		try.OK(t, os.Mkdir(m.dir, 0o700))
 		ip(t, "netns add "+m.ns)
 		ip(t, fmt.Sprintf("-n %s link add port%d type veth peer name wire netns %s", wire, i, m.ns))
 		ip(t, fmt.Sprintf("-n %s link set port%d master wire up", wire, i))
@@ -273,8 +266,7 @@ func (n *node) serve(join ...*node) {
 	n.mu.Lock()
 	n.view, n.lost = map[string]time.Time{}, map[string]time.Time{}
 	n.mu.Unlock()
-	p, err := in(n.ns, cmd)
-	check(t, err)
+	p := try.Get(in(n.ns, cmd))(t)
 	n.daemon, n.heard = p, make(chan struct{})
 	go func() {
 		<-p.Ended()
@@ -421,10 +413,7 @@ func (n *node) apply() {
 	cmd.Stdin = strings.NewReader(b.String())
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	p, err := in(n.ns, cmd)
-	if err != nil {
-		n.lab.t.Fatal(err)
-	}
+	p := try.Get(in(n.ns, cmd))(n.lab.t)
 	<-p.Ended()
 	if !cmd.ProcessState.Success() {
 		n.lab.t.Fatalf("nft: %s: %s", b.String(), out.String())

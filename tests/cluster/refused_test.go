@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // says returns how many of the latest lines of the node's log have all of the words.
@@ -32,7 +33,7 @@ func TestKeyChangedWhileAway(t *testing.T) {
 	l := newLab(t, 3)
 	key := func(name, content string) string {
 		file := filepath.Join(l.dir, name)
-		check(t, os.WriteFile(file, []byte(content), 0o600))
+		try.OK(t, os.WriteFile(file, []byte(content), 0o600))
 		return file
 	}
 	const before, after = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
@@ -74,9 +75,7 @@ func TestKeyChangedWhileAway(t *testing.T) {
 	l.together(l.nodes...)
 	for _, n := range l.nodes {
 		eventually.True(t, "it is over", func() bool { return n.says("no member refuses this node any more") > 0 })
-		if n.says(warned) != 1 {
-			t.Errorf("node %d logs %d times that it is refused", n.i, n.says(warned))
-		}
+		try.Equal(t, n.says(warned), 1, "lines of node %d that it is refused", n.i)
 	}
 	complete(as, own, same)
 }

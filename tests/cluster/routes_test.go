@@ -7,6 +7,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // There is no shared memory across the boundary of a container with its own network namespace,
@@ -34,9 +35,7 @@ func TestContainers(t *testing.T) {
 			plain.say(to, id, "hello")
 			for _, r := range do[struct{}, []rocl.Route](plain, "Routes", struct{}{}) {
 				if r.Peer == id.Context() {
-					if r.Transport != transport {
-						t.Errorf("%s is reached over %s, not %s", who, r.Transport, transport)
-					}
+					try.Equal(t, r.Transport, transport, "the transport to %s", who)
 					return
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
@@ -271,16 +272,14 @@ func TestFarmLosesHost(t *testing.T) {
 				}
 			}
 			l.together(l.nodes...)
-			self, err := os.Executable()
-			check(t, err)
+			self := try.Get(os.Executable())(t)
 			cmd := exec.Command(self, hosts...)
 			cmd.Env = append(os.Environ(), "ROCL_LAB_TPVM=master", "ROCL_SOCKET="+l.nodes[0].socket(), tpvm.EnvPod+"="+self)
 			var said bytes.Buffer
 			cmd.Stderr = &said
 			out, w := io.Pipe()
 			cmd.Stdout = w
-			master, err := in(l.nodes[0].ns, cmd)
-			check(t, err)
+			master := try.Get(in(l.nodes[0].ns, cmd))(t)
 			t.Cleanup(master.Kill)
 			go func() {
 				<-master.Ended()

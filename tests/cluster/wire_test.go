@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,9 +52,7 @@ func (l *lab) ear(words ...string) *ear {
 		}
 		opened <- err
 	}()
-	if err := <-opened; err != nil {
-		l.t.Fatal(err)
-	}
+	try.OK(l.t, <-opened)
 	e.done.Go(func() {
 		b := make([]byte, 1<<17)
 		for {

@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -35,10 +36,7 @@ func TestGRPC(t *testing.T) {
 			dir := directory.NewServer()
 			t.Cleanup(func() { dir.Close() })
 			open := func() *rocl.Context {
-				c, err := rocl.Open(t.Context(), icontext.WithDirectory(dir.Dialer()), transport)
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := try.Get(rocl.Open(t.Context(), icontext.WithDirectory(dir.Dialer()), transport))(t)
 				t.Cleanup(func() { c.Close() })
 				return c
 			}
@@ -65,34 +63,24 @@ func TestGRPC(t *testing.T) {
 }
 
 func serve(t *testing.T, c *rocl.Context) {
-	ln, err := netrocl.Listen(t.Context(), c, calculator)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := try.Get(netrocl.Listen(t.Context(), c, calculator))(t)
 	s := grpc.NewServer()
 	testgrpc.RegisterTestServiceServer(s, interop.NewTestServer())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
 		s.GracefulStop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		try.Check(t, <-served)
 	})
 }
 
 func call(t *testing.T, c *rocl.Context) testgrpc.TestServiceClient {
-	cc, err := grpc.NewClient("passthrough:///calculator", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	cc := try.Get(grpc.NewClient("passthrough:///calculator", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return netrocl.Dial(ctx, c, rocl.Match(calculator))
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+		})))(t)
 	t.Cleanup(func() {
-		if err := cc.Close(); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, cc.Close())
 	})
 	return testgrpc.NewTestServiceClient(cc)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,15 +19,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // that is logged for operators at level info or above.
 func TestPages(t *testing.T) {
 	const root = "../.."
-	made, err := pages(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := try.Get(pages(root))(t)
 	for path, want := range made {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := try.Get(os.ReadFile(filepath.Join(root, path)))(t)
 		if string(text) != want {
 			t.Errorf("%s is not what the code says: run go run ./tests/pages", path)
 		}

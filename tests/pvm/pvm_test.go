@@ -38,6 +38,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
 
@@ -55,13 +56,6 @@ type machine struct {
 	dir, key string // of the cluster; the key's file
 	address  string // in the cluster
 	deaths   deaths
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // need skips the test if ok is false, and fails it with ROCL_PVM=must. what names the missing tool.
@@ -106,9 +100,7 @@ const exitHeader = "#include <stdlib.h>\n#define exit(...) (exit)(__VA_ARGS__ + 
 // build compiles the programs of a directory of sources against a library.
 func build(t *testing.T, src, out, include, lib string) {
 	t.Helper()
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.MkdirAll(out, 0o755))
 	work := make(chan string)
 	var wg sync.WaitGroup
 	for range runtime.NumCPU() {
@@ -149,12 +141,8 @@ func sources(t *testing.T) string {
 			t.Fatalf("tar %s: %v\n%s", f, err, b)
 		}
 	}
-	if err := os.CopyFS(dir, os.DirFS("testdata")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "exit.h"), []byte(exitHeader), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.CopyFS(dir, os.DirFS("testdata")))
+	try.OK(t, os.WriteFile(filepath.Join(dir, "exit.h"), []byte(exitHeader), 0o644))
 	return dir
 }
 
@@ -168,15 +156,11 @@ func startPVM(t *testing.T, src string) *machine {
 		need(t, false, "libpvm3.so of pvm-dev")
 	}
 	build(t, src, m.bin, "/usr/include", filepath.Dir(libs[0]))
-	if err := os.Symlink(filepath.Join(pvmRoot, "lib/pvmgs"), filepath.Join(m.bin, "pvmgs")); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.Symlink(filepath.Join(pvmRoot, "lib/pvmgs"), filepath.Join(m.bin, "pvmgs")))
 	m.env = append(os.Environ(), "PVM_ALLOW_ROOT=1", "PVM_ROOT="+pvmRoot, "PVM_TMP="+tmp, "PATH="+m.bin+":"+os.Getenv("PATH"))
-	host := must(os.Hostname())
+	host := try.Get(os.Hostname())(t)
 	hosts := filepath.Join(tmp, "hosts")
-	if err := os.WriteFile(hosts, []byte("* ep="+m.bin+" wd="+tmp+"\n"+host+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(hosts, []byte("* ep="+m.bin+" wd="+tmp+"\n"+host+"\n"), 0o644))
 	console := func(in string, args ...string) string {
 		cmd := exec.Command("pvm", args...)
 		cmd.Env, cmd.Stdin, cmd.WaitDelay = m.env, strings.NewReader(in), time.Second
@@ -196,10 +180,8 @@ func startOurs(t *testing.T, src string) *machine {
 	t.Helper()
 	tmp := t.TempDir()
 	m := &machine{name: "libpvm3", bin: filepath.Join(tmp, "bin"), dir: tmp, key: filepath.Join(tmp, "key")}
-	if err := os.WriteFile(m.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m.address = must(freeaddr.Loopback())
+	try.OK(t, os.WriteFile(m.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
+	m.address = try.Get(freeaddr.Loopback())(t)
 	lib := filepath.Join(tmp, "lib")
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags", "-extldflags -Wl,-soname,libpvm3.so",
 		"-o", filepath.Join(lib, "libpvm3.so"), "github.com/rocl-go/rocl/tpvm/libpvm3")
@@ -207,27 +189,20 @@ func startOurs(t *testing.T, src string) *machine {
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build libpvm3: %v\n%s", err, b)
 	}
-	if err := os.Symlink("libpvm3.so", filepath.Join(lib, "libgpvm3.so")); err != nil {
-		t.Fatal(err)
-	}
-	header := must(filepath.Abs("../../tpvm/libpvm3"))
+	try.OK(t, os.Symlink("libpvm3.so", filepath.Join(lib, "libgpvm3.so")))
+	header := try.Get(filepath.Abs("../../tpvm/libpvm3"))(t)
 	build(t, src, m.bin, header, lib)
 	sock := filepath.Join(tmp, "rocl")
 	m.env = append(os.Environ(), "ROCL_SOCKET="+sock, tpvm.EnvVM+"="+vm, "TPVM_ENROL_TIME=5s", "PATH="+m.bin+":"+os.Getenv("PATH"))
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	keeper, err := tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
+	keeper := try.Get(tpvm.Enrol(ctx, tpvm.WithVM(vm), tpvm.WithoutLaunch(), tpvm.WithRocl(
 		rocl.WithSocket(sock), rocl.WithCluster(cluster), rocl.WithMember(dircluster.Member{Bind: m.address, KeyFile: m.key}),
-		rocl.WithLogger(slog.New(slog.NewTextHandler(&m.deaths, &slog.HandlerOptions{Level: slog.LevelDebug})))))
-	if err != nil {
-		t.Fatal(err)
-	}
+		rocl.WithLogger(slog.New(slog.NewTextHandler(&m.deaths, &slog.HandlerOptions{Level: slog.LevelDebug}))))))(t)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		if err := keeper.Exit(ctx); err != nil {
-			t.Error(err)
-		}
+		try.Check(t, keeper.Exit(ctx))
 	})
 	return m
 }
@@ -284,16 +259,14 @@ func servePod(pid int) error {
 // ends with the process pid.
 func (m *machine) withHosts(t *testing.T, dir string, pid int) []string {
 	t.Helper()
-	self := must(os.Executable())
+	self := try.Get(os.Executable())(t)
 	script := fmt.Sprintf(`#!/bin/sh
 [ "$1" = one ] || { echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255; }
 shift
 ROCL_SOCKET=%s/one ROCL_BIND=%s ROCL_JOIN=%s ROCL_KEY_FILE=%s ROCL_CLUSTER=%s %s=%d exec sh -c "$*"
-`, dir, must(freeaddr.Loopback()), m.address, m.key, cluster, envPod, pid)
+`, dir, try.Get(freeaddr.Loopback())(t), m.address, m.key, cluster, envPod, pid)
 	ssh := filepath.Join(dir, "ssh")
-	if err := os.WriteFile(ssh, []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.WriteFile(ssh, []byte(script), 0o700))
 	return append(slices.Clone(m.env), tpvm.EnvSSH+"="+ssh, tpvm.EnvPod+"="+self)
 }
 
@@ -368,7 +341,7 @@ func addHosts(t *testing.T, ours *machine) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
-	ends := must(subprocess.Start(exec.Command("sleep", "infinity"))) // the host ends when this does, or this test's process
+	ends := try.Get(subprocess.Start(exec.Command("sleep", "infinity")))(t) // the host ends when this does, or this test's process
 	defer ends.Kill()
 	defer context.AfterFunc(ctx, ends.Kill)() // a host that holds the output open ends, too
 	cmd := exec.CommandContext(ctx, filepath.Join(ours.bin, "hosts"))
@@ -692,7 +665,7 @@ func size(path string) int64 {
 
 // printed returns the output of spawned programs since the log had the size since.
 func printed(t *testing.T, log string, since int64) string {
-	b := must(os.ReadFile(log))
+	b := try.Get(os.ReadFile(log))(t)
 	return logged.ReplaceAllString(ownLog.ReplaceAllString(string(b[since:]), ""), "")
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 var (
@@ -53,9 +55,7 @@ func TestDocLinks(t *testing.T) {
 	}
 	for _, file := range files(t, ".go") {
 		for _, doc := range named.FindAllString(read(t, file), -1) {
-			if _, err := os.Stat(path.Join(root, doc)); err != nil {
-				t.Errorf("%s names %s, which is not there", file, doc)
-			}
+			try.Works(os.Stat(path.Join(root, doc)))(t, "%s names %s, which is not there", file, doc)
 		}
 	}
 }

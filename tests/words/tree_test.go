@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
@@ -19,12 +20,12 @@ const root = "../.."
 // files returns the paths, relative to the root, of the files whose names end in one of endings.
 func files(t *testing.T, endings ...string) []string {
 	t.Helper()
-	return got(tree.Files(root, func(p string) bool { return slices.Contains(endings, path.Ext(p)) }))(t)
+	return try.Get(tree.Files(root, func(p string) bool { return slices.Contains(endings, path.Ext(p)) }))(t)
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	return string(got(os.ReadFile(filepath.Join(root, path)))(t))
+	return string(try.Get(os.ReadFile(filepath.Join(root, path)))(t))
 }
 
 func anyFile(string) bool { return true }
@@ -32,16 +33,5 @@ func anyFile(string) bool { return true }
 // parsed returns the Go files that isWanted wants.
 func parsed(t *testing.T, isWanted func(path string) bool) []*tree.File {
 	t.Helper()
-	return got(tree.Go(root, parser.ParseComments, isWanted))(t)
-}
-
-// got returns the value of a call that must succeed: got(f())(t).
-func got[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
+	return try.Get(tree.Go(root, parser.ParseComments, isWanted))(t)
 }

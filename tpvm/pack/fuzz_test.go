@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
@@ -85,10 +86,8 @@ func FuzzReader(f *testing.F) {
 			r.Rewind()
 		}
 		b := buffer(pack.Encoding(enc), typed)
-		if err := errors.Join(b.PackMessageBody(r), b.PackMessage(r)); err != nil {
-			t.Fatal(err)
-		}
-		q := must(b.AppendTo(nil))
+		try.OK(t, errors.Join(b.PackMessageBody(r), b.PackMessage(r)))
+		q := try.Get(b.AppendTo(nil))(t)
 		if r, err = pack.NewReader(pack.Encoding(enc), typed, q); err != nil {
 			t.Fatalf("a message packed from one that was read: %v", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm/pack"
 
 	"go.uber.org/goleak"
@@ -79,13 +80,6 @@ func text(s string) step {
 	}
 }
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 // buffer returns an empty Buffer.
 func buffer(enc pack.Encoding, typed bool) *pack.Buffer {
 	if typed {
@@ -95,26 +89,14 @@ func buffer(enc pack.Encoding, typed bool) *pack.Buffer {
 }
 
 // reader returns a Reader of the message that the steps pack.
-func reader(tb interface {
-	Helper()
-	Fatal(...any)
-}, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
+func reader(tb try.TB, enc pack.Encoding, typed bool, steps ...step) *pack.Reader {
 	tb.Helper()
 	b := buffer(enc, typed)
 	for _, s := range steps {
-		if err := s.pack(b); err != nil {
-			tb.Fatal(err)
-		}
+		try.OK(tb, s.pack(b))
 	}
-	p, err := b.AppendTo(nil)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	r, err := pack.NewReader(enc, typed, p)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return r
+	p := try.Get(b.AppendTo(nil))(tb)
+	return try.Get(pack.NewReader(enc, typed, p))(tb)
 }
 
 func goldenCases(tb testing.TB) map[string][]step {
@@ -195,7 +177,7 @@ func TestGolden(t *testing.T) {
 		if f[1] == "raw" {
 			enc = pack.Raw
 		}
-		want := must(hex.DecodeString(f[2]))
+		want := try.Get(hex.DecodeString(f[2]))(t)
 		if name == "wide" { // see TestOverflow
 			continue
 		}
@@ -212,15 +194,11 @@ func TestGolden(t *testing.T) {
 			if got := reader(t, enc, false, steps...).Payload(); !bytes.Equal(got, want) {
 				t.Errorf("packed\n%x, PVM packs\n%x", got, want)
 			}
-			r := must(pack.NewReader(enc, false, want))
+			r := try.Get(pack.NewReader(enc, false, want))(t)
 			for i, s := range steps {
-				if err := s.unpack(r); err != nil {
-					t.Errorf("step %d: %v", i, err)
-				}
+				try.Check(t, s.unpack(r), "step %d", i)
 			}
-			if r.Remaining() != 0 {
-				t.Errorf("%d bytes remain", r.Remaining())
-			}
+			try.Equal(t, r.Remaining(), 0, "bytes remain")
 		})
 	}
 	for name := range cases {

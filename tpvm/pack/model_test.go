@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm/pack"
 	"pgregory.net/rapid"
 )
@@ -119,7 +120,7 @@ func anyMessage(t *rapid.T) step {
 	enc := rapid.SampledFrom([]pack.Encoding{pack.Default, pack.Raw, pack.InPlace}).Draw(t, "inner encoding")
 	typed := rapid.Bool().Draw(t, "inner typed")
 	body := rapid.Bool().Draw(t, "body")
-	from := must(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))
+	from := try.Get(rocl.ParseGID("0123456789ab-cdef01234567-89abcdef"))(t)
 	env := pack.Envelope{Context: rapid.Uint32().Draw(t, "context"), Tag: rapid.Int32().Draw(t, "tag"), From: from, To: from.WithSerial(3)}
 	a, c := text(rapid.String().Draw(t, "text")), numbers(rapid.SliceOf(rapid.Int32()).Draw(t, "ints"), 1)
 	return step{
@@ -174,17 +175,15 @@ func TestRoundTrip(t *testing.T) {
 		var steps []step
 		for range rapid.IntRange(0, 12).Draw(t, "steps") {
 			s := anyStep(t, enc == pack.Default && !typed)
-			if err := s.pack(b); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.pack(b))
 			steps = append(steps, s)
 		}
-		p := must(b.AppendTo([]byte("before")))
+		p := try.Get(b.AppendTo([]byte("before")))(t)
 		p = p[len("before"):]
 		if len(p) != b.Size() || !typed && b.Len() != b.Size() {
 			t.Fatalf("%d bytes, Size %d, Len %d", len(p), b.Size(), b.Len())
 		}
-		r := must(pack.NewReader(enc, typed, p))
+		r := try.Get(pack.NewReader(enc, typed, p))(t)
 		for range 2 {
 			for i, s := range steps {
 				if rapid.Bool().Draw(t, "too much") {
@@ -196,9 +195,7 @@ func TestRoundTrip(t *testing.T) {
 						t.Fatal("an Unpack that failed has consumed something")
 					}
 				}
-				if err := s.unpack(r); err != nil {
-					t.Fatalf("step %d: %v", i, err)
-				}
+				try.OK(t, s.unpack(r), "step %d", i)
 			}
 			if r.Remaining() != 0 {
 				t.Fatalf("%d bytes remain", r.Remaining())
@@ -220,19 +217,17 @@ func TestRegroup(t *testing.T) {
 		b := pack.NewBuffer(enc, pack.WithTypes())
 		for i := 0; i < len(values); {
 			n := rapid.IntRange(1, len(values)-i).Draw(t, "packed")
-			if err := pack.Pack(b, values[i:i+n], 1); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, pack.Pack(b, values[i:i+n], 1))
 			i += n
 		}
 		p, _ := b.AppendTo(nil)
-		r := must(pack.NewReader(enc, true, p))
+		r := try.Get(pack.NewReader(enc, true, p))(t)
 		for i := 0; i < len(values); {
 			n, stride := rapid.IntRange(1, len(values)-i).Draw(t, "unpacked"), rapid.IntRange(1, 3).Draw(t, "stride")
 			got := make([]int64, (n-1)*stride+1)
 			if rapid.Bool().Draw(t, "view") {
 				stride = 1
-				got = must(pack.View[int64](r, n))
+				got = try.Get(pack.View[int64](r, n))(t)
 			} else if err := pack.Unpack(r, got, stride); err != nil {
 				t.Fatal(err)
 			}
@@ -243,8 +238,6 @@ func TestRegroup(t *testing.T) {
 			}
 			i += n
 		}
-		if r.Remaining() != 0 {
-			t.Fatalf("%d bytes remain", r.Remaining())
-		}
+		try.Equal(t, r.Remaining(), 0, "bytes remain")
 	})
 }

@@ -13,49 +13,41 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
 var encodings = []pack.Encoding{pack.Default, pack.Raw, pack.InPlace}
 
-func isErr(t *testing.T, err, want error) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("got %v, want %v", err, want)
-	}
-}
-
 // A failed Unpack consumes nothing, whatever was asked for.
 func TestNoData(t *testing.T) {
 	for _, enc := range encodings {
 		for _, typed := range []bool{false, true} {
 			r := reader(t, enc, typed, numbers([]int32{7, 8}, 1))
-			isErr(t, pack.Unpack(r, make([]int32, 3), 1), pack.ErrNoData)
-			isErr(t, pack.Unpack(r, make([]int32, 9), 4), pack.ErrNoData)
+			try.Fails(pack.Unpack(r, make([]int32, 3), 1))(t, pack.ErrNoData)
+			try.Fails(pack.Unpack(r, make([]int32, 9), 4))(t, pack.ErrNoData)
 			_, err := pack.View[int32](r, math.MaxInt)
-			isErr(t, err, pack.ErrNoData)
+			try.Fails(err)(t, pack.ErrNoData)
 			_, err = pack.View[int32](r, -1)
-			isErr(t, err, pack.ErrBadParam)
+			try.Fails(err)(t, pack.ErrBadParam)
 			if !typed {
 				_, err = r.UnpackString() // seven bytes, of which the message has four
-				isErr(t, err, pack.ErrNoData)
+				try.Fails(err)(t, pack.ErrNoData)
 				_, err = r.UnpackMessage()
-				isErr(t, err, pack.ErrNoData)
-				isErr(t, pack.Unpack(r, make([]float64, 2), 1), pack.ErrNoData)
+				try.Fails(err)(t, pack.ErrNoData)
+				try.Fails(pack.Unpack(r, make([]float64, 2), 1))(t, pack.ErrNoData)
 			}
 			got := make([]int32, 2)
 			if err := pack.Unpack(r, got, 1); err != nil || got[0] != 7 || got[1] != 8 {
 				t.Fatalf("%v, typed %v: got %v, %v", enc, typed, got, err)
 			}
-			isErr(t, pack.Unpack(r, got[:1], 1), pack.ErrNoData)
+			try.Fails(pack.Unpack(r, got[:1], 1))(t, pack.ErrNoData)
 			_, err = r.UnpackString()
-			isErr(t, err, pack.ErrNoData)
+			try.Fails(err)(t, pack.ErrNoData)
 			_, err = r.UnpackMessage()
-			isErr(t, err, pack.ErrNoData)
-			if err := pack.Unpack(r, got[:0], 1); err != nil {
-				t.Errorf("nothing from the end: %v", err)
-			}
+			try.Fails(err)(t, pack.ErrNoData)
+			try.Check(t, pack.Unpack(r, got[:0], 1), "nothing from the end")
 		}
 	}
 }
@@ -65,26 +57,19 @@ func TestType(t *testing.T) {
 	for _, enc := range encodings {
 		r := reader(t, enc, true, numbers([]int32{1, 2, 3}, 1), numbers([]float32{4}, 1), text("five"),
 			numbers([]uint8{6, 7, 8, 9, 10}, 1))
-		isErr(t, pack.Unpack(r, make([]uint32, 3), 1), pack.ErrType)
-		isErr(t, pack.Unpack(r, make([]int32, 4), 1), pack.ErrType) // the fourth is a float
-		_, err := r.UnpackString()
-		isErr(t, err, pack.ErrType)
-		_, err = r.UnpackMessage()
-		isErr(t, err, pack.ErrType)
-		if err := pack.Unpack(r, make([]int32, 2), 1); err != nil {
-			t.Fatal(err)
-		}
-		isErr(t, pack.Unpack(r, make([]int32, 2), 1), pack.ErrType)
-		_, err = pack.View[int64](r, 1)
-		isErr(t, err, pack.ErrType)
+		try.Fails(pack.Unpack(r, make([]uint32, 3), 1))(t, pack.ErrType)
+		try.Fails(pack.Unpack(r, make([]int32, 4), 1))(t, pack.ErrType) // the fourth is a float
+		try.Fails(r.UnpackString())(t, pack.ErrType)
+		try.Fails(r.UnpackMessage())(t, pack.ErrType)
+		try.OK(t, pack.Unpack(r, make([]int32, 2), 1))
+		try.Fails(pack.Unpack(r, make([]int32, 2), 1))(t, pack.ErrType)
+		try.Fails(pack.View[int64](r, 1))(t, pack.ErrType)
 		for _, s := range []step{numbers([]int32{3}, 1), numbers([]float32{4}, 1), text("five")} {
-			if err := s.unpack(r); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, s.unpack(r))
 		}
 		if enc == pack.Default { // the padding would be taken for bytes
-			isErr(t, r.UnpackBytes(make([]byte, 2)), pack.ErrType)
-			isErr(t, r.UnpackBytes(make([]byte, 6)), pack.ErrNoData)
+			try.Fails(r.UnpackBytes(make([]byte, 2)))(t, pack.ErrType)
+			try.Fails(r.UnpackBytes(make([]byte, 6)))(t, pack.ErrNoData)
 		} else if err := r.UnpackBytes(make([]byte, 2)); err != nil {
 			t.Fatal(err)
 		}
@@ -95,51 +80,42 @@ func TestType(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	b := new(pack.Buffer)
 	for _, v := range []int64{math.MaxInt32 + 1, math.MinInt32 - 1, math.MaxInt64, math.MinInt64} {
-		isErr(t, pack.Pack(b, []int64{1, v, 2}, 1), pack.ErrOverflow)
-		isErr(t, pack.PackOne(b, v), pack.ErrOverflow)
+		try.Fails(pack.Pack(b, []int64{1, v, 2}, 1))(t, pack.ErrOverflow)
+		try.Fails(pack.PackOne(b, v))(t, pack.ErrOverflow)
 		if err := pack.Pack(b, []int64{1, v, 2}, 2); err != nil || b.Len() != 8 {
 			t.Errorf("%d is not packed, but: %v", v, err)
 		}
 		b.Reset(pack.Default)
 	}
-	isErr(t, pack.PackOne[uint64](b, math.MaxUint32+1), pack.ErrOverflow)
-	isErr(t, pack.PackOne[uint64](b, math.MaxUint64), pack.ErrOverflow)
-	if b.Len() != 0 {
-		t.Errorf("%d bytes were packed", b.Len())
-	}
+	try.Fails(pack.PackOne[uint64](b, math.MaxUint32+1))(t, pack.ErrOverflow)
+	try.Fails(pack.PackOne[uint64](b, math.MaxUint64))(t, pack.ErrOverflow)
+	try.Equal(t, b.Len(), 0, "bytes were packed")
 }
 
 func TestBadParam(t *testing.T) {
 	b, v := new(pack.Buffer), []int32{1, 2, 3}
 	for _, stride := range []int{0, -1, math.MinInt} {
-		isErr(t, pack.Pack(b, v, stride), pack.ErrBadParam)
-		isErr(t, pack.Unpack(new(pack.Reader), v, stride), pack.ErrBadParam)
+		try.Fails(pack.Pack(b, v, stride))(t, pack.ErrBadParam)
+		try.Fails(pack.Unpack(new(pack.Reader), v, stride))(t, pack.ErrBadParam)
 	}
 	for _, enc := range []pack.Encoding{3, 255} {
 		b.Reset(enc)
-		isErr(t, pack.Pack(b, v, 1), pack.ErrBadParam)
-		isErr(t, pack.Pack(b, v[:0], 1), pack.ErrBadParam)
-		isErr(t, pack.PackOne(b, 1), pack.ErrBadParam)
-		isErr(t, b.PackString("x"), pack.ErrBadParam)
-		isErr(t, b.PackMessage(new(pack.Reader)), pack.ErrBadParam)
-		isErr(t, b.PackMessageBody(new(pack.Reader)), pack.ErrBadParam)
-		_, err := pack.NewReader(enc, false, nil)
-		isErr(t, err, pack.ErrDamaged)
+		try.Fails(pack.Pack(b, v, 1))(t, pack.ErrBadParam)
+		try.Fails(pack.Pack(b, v[:0], 1))(t, pack.ErrBadParam)
+		try.Fails(pack.PackOne(b, 1))(t, pack.ErrBadParam)
+		try.Fails(b.PackString("x"))(t, pack.ErrBadParam)
+		try.Fails(b.PackMessage(new(pack.Reader)))(t, pack.ErrBadParam)
+		try.Fails(b.PackMessageBody(new(pack.Reader)))(t, pack.ErrBadParam)
+		try.Fails(pack.NewReader(enc, false, nil))(t, pack.ErrDamaged)
 	}
 	for _, enc := range encodings {
 		b.Reset(enc)
 		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
-			if err := errors.Join(pack.Pack(b, v, stride), pack.Pack(b, []complex128{5, 6}, stride)); err != nil {
-				t.Fatal(err)
-			}
+			try.OK(t, errors.Join(pack.Pack(b, v, stride), pack.Pack(b, []complex128{5, 6}, stride)))
 		}
 		p := make([]byte, b.Size())
-		if _, err := b.Encode(p[1:]); !errors.Is(err, io.ErrShortBuffer) {
-			t.Errorf("short by one: %v", err)
-		}
-		if n, err := b.Encode(p); err != nil || n != 3*20 {
-			t.Errorf("got %d, %v", n, err)
-		}
+		try.Fails(b.Encode(p[1:]))(t, io.ErrShortBuffer, "short by one")
+		try.Gives(b.Encode(p))(t, 3*20)
 		r, _ := pack.NewReader(enc, false, p)
 		for _, stride := range []int{4, math.MaxInt/2 + 1, math.MaxInt} {
 			i, c := []int32{0, -1}, []complex128{0, -1}
@@ -154,25 +130,19 @@ func TestTooLarge(t *testing.T) {
 	b := pack.NewBuffer(pack.InPlace)
 	v := make([]uint64, 1<<20)
 	for range 1<<31/(8<<20) - 1 {
-		if err := pack.Pack(b, v, 1); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, pack.Pack(b, v, 1))
 	}
 	was := b.Size()
-	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
-	isErr(t, pack.Pack(b, v, 1), rocl.ErrTooLarge)
-	if b.Size() != was {
-		t.Error("a Pack that failed has packed something")
-	}
+	try.Fails(pack.Pack(b, v, 1))(t, rocl.ErrTooLarge)
+	try.Fails(pack.Pack(b, v, 1))(t, rocl.ErrTooLarge)
+	try.Equal(t, b.Size(), was, "a Pack that failed has packed something")
 }
 
 // Values InPlace are read by Encode; other values are read by Pack.
 func TestInPlace(t *testing.T) {
 	for _, enc := range encodings {
 		b, v, one := pack.NewBuffer(enc), []int32{1, 0, 2}, int32(9)
-		if err := errors.Join(b.PackString("a"), pack.Pack(b, v, 2), pack.PackOne(b, one), b.PackBytes([]byte("xyz"))); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, errors.Join(b.PackString("a"), pack.Pack(b, v, 2), pack.PackOne(b, one), b.PackBytes([]byte("xyz"))))
 		v[0], v[2] = 3, 4
 		for range 2 { // a message may be sent again
 			p, _ := b.AppendTo(nil)
@@ -182,9 +152,7 @@ func TestInPlace(t *testing.T) {
 				want = []int32{3, 4}
 			}
 			for _, s := range []step{text("a"), numbers(want, 1), numbers([]int32{9}, 1), numbers([]byte("xyz"), 1)} {
-				if err := s.unpack(r); err != nil {
-					t.Errorf("%v: %v", enc, err)
-				}
+				try.Check(t, s.unpack(r), "%v", enc)
 			}
 		}
 	}
@@ -193,36 +161,26 @@ func TestInPlace(t *testing.T) {
 // Whole returns the rocl.Buffer of a message that is nothing else.
 func TestWhole(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	m := must(c.Buffer(8))
+	m := try.Get(c.Buffer(8))(t)
 	defer m.Release()
 	copy(m.Bytes(), "12345678")
 	for _, enc := range encodings {
 		b := pack.NewBuffer(enc)
-		if err := b.PackBuffer(m); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, b.PackBuffer(m))
 		w, ok := b.Whole()
 		if ok != (enc == pack.InPlace) || ok && (w != m || m.Refs() != 2) || !ok && m.Refs() != 1 {
 			t.Errorf("%v: got %v, %v, %d references", enc, w, ok, m.Refs())
 		}
-		if p, err := b.AppendTo(nil); err != nil || string(p) != "12345678" {
-			t.Errorf("%v: got %q, %v", enc, p, err)
-		}
-		if err := pack.PackOne[int8](b, 'x'); err != nil {
-			t.Fatal(err)
-		}
+		try.Equal(t, string(try.Get(b.AppendTo(nil))(t)), "12345678", "%v: got", enc)
+		try.OK(t, pack.PackOne[int8](b, 'x'))
 		if w, ok := b.Whole(); ok {
 			t.Errorf("%v: more than one item are %v", enc, w)
 		}
 		b.Reset(enc)
-		if m.Refs() != 1 {
-			t.Errorf("%d references after Reset", m.Refs())
-		}
+		try.Equal(t, m.Refs(), 1, "references after Reset")
 	}
 	b := pack.NewBuffer(pack.InPlace, pack.WithTypes())
-	if err := b.PackBuffer(m); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, b.PackBuffer(m))
 	if _, ok := b.Whole(); ok {
 		t.Error("a typed message is more than its buffer")
 	}
@@ -231,12 +189,10 @@ func TestWhole(t *testing.T) {
 
 func TestMismatch(t *testing.T) {
 	plain := func(enc pack.Encoding) *pack.Reader { return reader(t, enc, false, numbers([]int32{1}, 1)) }
-	isErr(t, pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
-	isErr(t, pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)), pack.ErrMismatch)
-	isErr(t, pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)), pack.ErrMismatch)
-	if err := pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)); err != nil {
-		t.Error(err)
-	}
+	try.Fails(pack.NewBuffer(pack.Default).PackMessageBody(plain(pack.Raw)))(t, pack.ErrMismatch)
+	try.Fails(pack.NewBuffer(pack.InPlace).PackMessageBody(plain(pack.Default)))(t, pack.ErrMismatch)
+	try.Fails(pack.NewBuffer(pack.Raw, pack.WithTypes()).PackMessageBody(plain(pack.Raw)))(t, pack.ErrMismatch)
+	try.Check(t, pack.NewBuffer(pack.Raw).PackMessageBody(plain(pack.InPlace)))
 }
 
 // A typed message that is cut off or has a changed byte is refused, or its values are refused or
@@ -282,9 +238,7 @@ func TestDamaged(t *testing.T) {
 		for _, enc := range encodings {
 			p := append(make([]byte, 8), desc...)
 			p = binary.LittleEndian.AppendUint32(p, uint32(len(desc)))
-			if _, err := pack.NewReader(enc, true, p); !errors.Is(err, pack.ErrDamaged) {
-				t.Errorf("%s: %v", name, err)
-			}
+			try.Fails(pack.NewReader(enc, true, p))(t, pack.ErrDamaged, "%s", name)
 		}
 	}
 	for _, size := range []uint32{5, math.MaxInt32, math.MaxUint32} {
@@ -294,8 +248,7 @@ func TestDamaged(t *testing.T) {
 	}
 	for _, p := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0x80, 0, 0, 0}} { // a string of negative length
 		r, _ := pack.NewReader(pack.Default, false, p)
-		_, err := r.UnpackString()
-		isErr(t, err, pack.ErrDamaged)
+		try.Fails(r.UnpackString())(t, pack.ErrDamaged)
 	}
 }
 
@@ -316,16 +269,12 @@ func TestPadding(t *testing.T) {
 func TestStrings(t *testing.T) {
 	for _, enc := range encodings {
 		for _, s := range []string{"", "\x00", "a\x00", "a\x00b", "\x00\x00", strings.Repeat("ü", 5000)} {
-			if err := text(s).unpack(reader(t, enc, true, text(s))); err != nil {
-				t.Error(err)
-			}
+			try.Check(t, text(s).unpack(reader(t, enc, true, text(s))))
 		}
 	}
 	r, _ := pack.NewReader(pack.Raw, false, []byte{0, 0, 0, 0, 1, 0, 0, 0, 'x'})
 	for _, want := range []string{"", "x"} {
-		if s, err := r.UnpackString(); s != want || err != nil {
-			t.Errorf("without a zero byte: got %q, %v", s, err)
-		}
+		try.Gives(r.UnpackString())(t, want, "without a zero byte")
 	}
 }
 
@@ -339,13 +288,9 @@ func TestView(t *testing.T) {
 	}
 	if one := []byte{1, 0}; binary.NativeEndian.Uint16(one) == 1 {
 		r.Payload()[7] ^= 0x80
-		if got[0] != -1 {
-			t.Errorf("the values are a copy: %v", got)
-		}
+		try.Equal(t, got[0], -1, "the values are a copy: %v", got)
 	}
-	if _, err := pack.UnpackOne[int8](r); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(pack.UnpackOne[int8](r))(t)
 	if got, err := pack.View[int32](r, 1); err != nil || got[0] != 5 { // not aligned
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -373,13 +318,9 @@ func TestAllocs(t *testing.T) {
 				if typed || enc != pack.Default {
 					err = errors.Join(err, pack.Pack(b, longs, 1))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				n := must(b.Encode(dst[:b.Size()]))
-				if err := r.Init(enc, typed, dst[:n]); err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
+				n := try.Get(b.Encode(dst[:b.Size()]))(t)
+				try.OK(t, r.Init(enc, typed, dst[:n]))
 				i, err1 := pack.UnpackOne[int32](r)
 				f, err2 := pack.UnpackOne[float64](r)
 				err3 := pack.Unpack(r, ints, 1)
@@ -387,9 +328,7 @@ func TestAllocs(t *testing.T) {
 					t.Fatalf("got %v, %v, %v", i, f, err)
 				}
 			}
-			if n := testing.AllocsPerRun(100, use); n != 0 {
-				t.Errorf("%v, typed %v: %v allocations", enc, typed, n)
-			}
+			try.Equal(t, testing.AllocsPerRun(100, use), 0, "%v, typed %v: allocations", enc, typed)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm/pack"
 )
 
@@ -31,29 +32,21 @@ func TestValues(t *testing.T) {
 		f, p := make([]float64, 2), make([]byte, 5)
 		var c degrees
 		var z complex128
-		if err := r.UnpackValues(&s, &i, f, p, &c, []int16{}, &z); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, r.UnpackValues(&s, &i, f, p, &c, []int16{}, &z))
 		if s != "text" || i != -3 || !reflect.DeepEqual(f, []float64{1, 2.5}) || string(p) != "bytes" || c != 20 || z != complex(1, 2) {
 			t.Error(enc, s, i, f, p, c, z)
 		}
-		if err := r.UnpackValues(&i); !errors.Is(err, pack.ErrNoData) {
-			t.Errorf("%v: more than was packed: %v", enc, err)
-		}
+		try.Fails(r.UnpackValues(&i))(t, pack.ErrNoData, "%v: more than was packed", enc)
 	}
 }
 
 func TestValuesOfOtherTypes(t *testing.T) {
 	b := pack.NewBuffer(pack.Raw)
 	for _, v := range []any{nil, true, []string{"a"}, struct{}{}, new(int), map[int]int{}} {
-		if err := b.PackValues(v); !errors.Is(err, pack.ErrBadParam) {
-			t.Errorf("pack %T: %v", v, err)
-		}
+		try.Fails(b.PackValues(v))(t, pack.ErrBadParam, "pack %T", v)
 	}
 	var r pack.Reader
 	for _, p := range []any{nil, 1, "a", (*int)(nil), new(bool), []string{"a"}, struct{}{}} {
-		if err := r.UnpackValues(p); !errors.Is(err, pack.ErrBadParam) {
-			t.Errorf("unpack %T: %v", p, err)
-		}
+		try.Fails(r.UnpackValues(p))(t, pack.ErrBadParam, "unpack %T", p)
 	}
 }

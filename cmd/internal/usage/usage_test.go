@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,9 +47,7 @@ func TestFlagError(t *testing.T) {
 
 func TestText(t *testing.T) {
 	err := fmt.Errorf("rocl: at x: %w", fmt.Errorf("rocl: deeper: %w", errors.New("rocl: cause\x1b")))
-	if got := Text(err); got != `at x: deeper: cause\x1b` {
-		t.Errorf("%q", got)
-	}
+	try.Equal(t, Text(err), `at x: deeper: cause\x1b`)
 }
 
 // An argument of any length is repeated in one readable line.
@@ -60,8 +60,6 @@ func TestQuote(t *testing.T) {
 		{strings.Repeat("x", most-1) + "éx", `"` + strings.Repeat("x", most-1) + `"…`},
 		{strings.Repeat("\xbf", 100), `"` + strings.Repeat(`\xbf`, most-4) + `"…`},
 	} {
-		if got := Quote(c.arg); got != c.want {
-			t.Errorf("%.80q is quoted as %s, want %s", c.arg, got, c.want)
-		}
+		try.Equal(t, Quote(c.arg), c.want, "%.80q quoted", c.arg)
 	}
 }

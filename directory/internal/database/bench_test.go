@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -16,7 +16,7 @@ func TestFindAllocs(t *testing.T) {
 	ctx := resource.MakeGID(1, 1, 0)
 	for i := range 100 {
 		l, _ := resource.NewPattern(resource.Attrs{"type": "worker", "name": fmt.Sprint(i)})
-		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))
+		try.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))(t)
 	}
 	for _, m := range []resource.Match{{"type": "worker"}, {"name": "7"}, {"type": "worker", "name": "8"}, {"name": "none"}} {
 		p, _ := resource.NewPattern(m)
@@ -37,12 +37,12 @@ func TestViewsStay(t *testing.T) {
 	const n = 3000
 	held := make([]Record, n)
 	for i := range n {
-		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))
+		try.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))(t)
 		held[i], _ = d.Get(ctx.WithSerial(uint32(i + 1)))
 	}
 	for round := 1; round < 4; round++ { // long enough for compact to run
 		for i := range n {
-			must.Get(d.Update(ctx.WithSerial(uint32(i+1)), 0, list(i, round)))
+			try.Get(d.Update(ctx.WithSerial(uint32(i+1)), 0, list(i, round)))(t)
 		}
 	}
 	d.DeleteOwner(ctx)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/index"
 	"github.com/rocl-go/rocl/internal/os/memfd"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -29,11 +29,9 @@ func indexErr(d *DB) error {
 func openIndex(t testing.TB, d *DB) *index.Reader {
 	t.Helper()
 	fd, size, err := d.IndexFile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer memfd.Close(fd)
-	r := must.Get(index.Open(fd, size))
+	r := try.Get(index.Open(fd, size))(t)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -107,7 +105,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 				if filling == nil {
 					return
 				}
-				done := must.Get(d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n")))
+				done := try.Get(d.fill(filling, rapid.IntRange(1, 8).Draw(t, "n")))(t)
 				if !done {
 					return
 				}
@@ -117,9 +115,7 @@ func TestIndexAgainstDatabase(t *testing.T) {
 					r, err = index.Open(fd, size)
 					memfd.Close(fd)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 			},
 			"drop": func(t *rapid.T) {
 				if r != nil && rapid.IntRange(0, 9).Draw(t, "seldom") == 0 {
@@ -156,7 +152,7 @@ func TestIndexWhileChanging(t *testing.T) {
 	}
 	const n, changers = 4000, 3
 	for i := range n / 2 {
-		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))
+		try.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, list(i, 0)))(t)
 	}
 	var wg sync.WaitGroup
 	for c := range changers {
@@ -178,9 +174,7 @@ func TestIndexWhileChanging(t *testing.T) {
 	if err := d.MakeIndex(t.Context(), 64<<20); err != nil {
 		t.Skip(err)
 	}
-	if err := d.MakeIndex(t.Context(), 64<<20); !errors.Is(err, ErrHasIndex) {
-		t.Error(err)
-	}
+	try.Fails(d.MakeIndex(t.Context(), 64<<20))(t, ErrHasIndex)
 	wg.Wait()
 	r := openIndex(t, d)
 	var patterns []resource.List
@@ -205,25 +199,17 @@ func TestIndexFails(t *testing.T) {
 	pad := string(make([]byte, 60_000))
 	for i := range uint32(200) {
 		l, _ := resource.NewPattern(resource.Attrs{"i": fmt.Sprint(i), "pad": pad})
-		must.Get(d.Put(ctx.WithSerial(i+1), ctx, l))
+		try.Get(d.Put(ctx.WithSerial(i+1), ctx, l))(t)
 	}
-	if err := indexErr(d); !errors.Is(err, index.ErrFull) {
-		t.Error(err)
-	}
+	try.Fails(indexErr(d))(t, index.ErrFull)
 	if _, v := r.Lookup(ctx.WithSerial(1), nil); v != index.Ended {
 		t.Errorf("an index that is full says %v", v)
 	}
-	if _, _, err := d.IndexFile(); !errors.Is(err, index.ErrFull) {
-		t.Error(err)
-	}
-	if err := d.MakeIndex(t.Context(), 1); !errors.Is(err, index.ErrFull) {
-		t.Errorf("too small an index was made: %v", err)
-	}
+	try.Fails(d.IndexFile())(t, index.ErrFull)
+	try.Fails(d.MakeIndex(t.Context(), 1))(t, index.ErrFull, "too small an index was made")
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := d.MakeIndex(ended, 64<<20); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	try.Fails(d.MakeIndex(ended, 64<<20))(t, context.Canceled)
 	if d.Len() != 200 || d.Stats().IndexBytes != 0 {
 		t.Errorf("%+v", d.Stats())
 	}

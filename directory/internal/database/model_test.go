@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -80,9 +80,7 @@ func TestAgainstModel(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				try.OK(t, err)
 				model[id] = &entry{id.Context(), 1, l.Clone()}
 			},
 			"update": func(t *rapid.T) {
@@ -124,9 +122,7 @@ func TestAgainstModel(t *testing.T) {
 						n--
 					}
 				}
-				if n != 0 {
-					t.Fatal("deleted another number")
-				}
+				try.Equal(t, n, 0, "deleted another number")
 			},
 			"read": func(*rapid.T) { drain() },
 			"": func(t *rapid.T) {
@@ -192,7 +188,7 @@ func TestChurn(t *testing.T) {
 	ctx := resource.MakeGID(1, 1, 0)
 	put := func(i int) {
 		l, _ := resource.NewPattern(resource.Attrs{"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "pad": string(make([]byte, 500))})
-		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))
+		try.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, l))(t)
 	}
 	const n = 20_000
 	for i := range n {
@@ -200,7 +196,7 @@ func TestChurn(t *testing.T) {
 	}
 	for i := range n {
 		if i%3 != 0 {
-			must.OK(d.Delete(ctx.WithSerial(uint32(i + 1))))
+			try.OK(t, d.Delete(ctx.WithSerial(uint32(i+1))))
 		}
 	}
 	if s := d.Stats(); s.DeadBytes > s.AttributeBytes+8<<20 {
@@ -214,9 +210,7 @@ func TestChurn(t *testing.T) {
 				want++
 			}
 		}
-		if got != want {
-			t.Errorf("%d resources with mod=%d, want %d", got, m, want)
-		}
+		try.Equal(t, got, want, "resources with mod=%d", m)
 	}
 	if k := d.DeleteOwner(ctx); k != (n+2)/3 || d.Len() != 0 {
 		t.Errorf("deleted %d, %d left", k, d.Len())
@@ -233,7 +227,7 @@ func TestManyAttributesChurn(t *testing.T) {
 	for step := range 2000 {
 		serial := uint32(1 + rnd.IntN(12))
 		if there[serial] != nil {
-			must.OK(d.Delete(owner.WithSerial(serial)))
+			try.OK(t, d.Delete(owner.WithSerial(serial)))
 			delete(there, serial)
 		} else {
 			var l resource.List
@@ -243,7 +237,7 @@ func TestManyAttributesChurn(t *testing.T) {
 				has[n] = true
 				_ = l.AddString("n", fmt.Sprint(n))
 			}
-			must.Get(d.Put(owner.WithSerial(serial), owner, &l))
+			try.Get(d.Put(owner.WithSerial(serial), owner, &l))(t)
 			there[serial] = has
 		}
 		n := step % 60
@@ -272,10 +266,10 @@ func TestManyAttributesCost(t *testing.T) {
 		owner := resource.MakeGID(1, 1, 0)
 		const n = 50
 		for i := range uint32(n) {
-			must.Get(d.Put(owner.WithSerial(1+i), owner, &l))
+			try.Get(d.Put(owner.WithSerial(1+i), owner, &l))(t)
 		}
 		for i := range uint32(n) {
-			must.OK(d.Delete(owner.WithSerial(1 + i)))
+			try.OK(t, d.Delete(owner.WithSerial(1+i)))
 		}
 		return d.scanned
 	}

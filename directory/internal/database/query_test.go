@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -19,9 +19,7 @@ func conditional(t *testing.T, m resource.Match, add ...func(*resource.List) err
 	for _, a := range add {
 		err = errors.Join(err, a(p))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	return p
 }
 
@@ -47,7 +45,7 @@ func TestCandidates(t *testing.T) {
 	const n = 50_000
 	for i := range n {
 		attrs := resource.Match{"i": fmt.Sprint(i), "pair": fmt.Sprint(i / 2), "kind": "many"}
-		must.Get(d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)))
+		try.Get(d.Put(owner.WithSerial(uint32(i+1)), owner, conditional(t, attrs)))(t)
 	}
 	for _, c := range []struct {
 		p    resource.Match
@@ -79,9 +77,9 @@ func TestConditions(t *testing.T) {
 		if i%10 == 3 {
 			attrs["load"] = "unknown"
 		}
-		must.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))))
+		try.Get(d.Put(ctx.WithSerial(uint32(i+1)), ctx, conditional(t, resource.Match(attrs))))(t)
 	}
-	must.Get(d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})))
+	try.Get(d.Put(a, a, conditional(t, resource.Match{"rocl.kind": "context", "load": "-1000"})))(t)
 	worker := resource.Match{"kind": "worker"}
 	for _, c := range []struct {
 		p       *resource.List
@@ -112,9 +110,7 @@ func TestConditions(t *testing.T) {
 			}
 			return true
 		})
-		if n != c.n {
-			t.Errorf("%v matches %d, want %d", c.p, n, c.n)
-		}
+		try.Equal(t, n, c.n, "matches of %v", c.p)
 		for range 20 {
 			r, ok := d.Find(c.p)
 			if ok != (c.n > 0) {
@@ -133,13 +129,11 @@ func TestConditions(t *testing.T) {
 	w := d.Watch(conditional(t, worker, at("load", resource.Ge, "1000")))
 	defer w.Close()
 	load := func(v string) {
-		must.Get(d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})))
+		try.Get(d.Update(a.WithSerial(2), 0, conditional(t, resource.Match{"kind": "worker", "load": v})))(t)
 	}
 	next := func(want Kind) {
 		t.Helper()
-		if ev, err := w.Next(t.Context()); err != nil || ev.Kind != want {
-			t.Fatal(ev, err, "want", want)
-		}
+		try.Equal(t, try.Get(w.Next(t.Context()))(t).Kind, want)
 	}
 	next(Synced)
 	load("1e3")

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"weak"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,7 +22,7 @@ func TestHeldWatch(t *testing.T) {
 		var p resource.List
 		_ = p.AddString("a", "1")
 		here, there := resource.MakeGID(1, 1, 1), resource.MakeGID(2, 1, 1)
-		must.Get(d.Put(here, here.Context(), &p))
+		try.Get(d.Put(here, here.Context(), &p))(t)
 		w := d.Watch(&p)
 		w.Hold()
 		want := func(kind Kind, id resource.GID, rev uint64) {
@@ -58,12 +58,10 @@ func TestHeldWatch(t *testing.T) {
 		want(Gone, there, 3)
 		w.Put(Record{ID: there, Revision: 4, Attrs: p}) // comes and goes unread
 		w.Drop(there)
-		must.OK(d.Delete(here))
+		try.OK(t, d.Delete(here))
 		want(Gone, here, 1)
 		w.Close()
-		if _, err := w.Next(t.Context()); !errors.Is(err, ErrWatchClosed) {
-			t.Error(err)
-		}
+		try.Fails(w.Next(t.Context()))(t, ErrWatchClosed)
 	})
 }
 
@@ -82,11 +80,11 @@ func TestUnreadWatch(t *testing.T) {
 	id := func(i int) resource.GID { return owner.WithSerial(uint32(i)) }
 	put := func(i int, l *resource.List) {
 		t.Helper()
-		must.Get(d.Put(id(i), owner, l))
+		try.Get(d.Put(id(i), owner, l))(t)
 	}
 	remove := func(i int) {
 		t.Helper()
-		must.OK(d.Delete(id(i)))
+		try.OK(t, d.Delete(id(i)))
 	}
 	const read, registered = 2, 4 // the watch has read resources 1 and 2, not 3 and 4
 	for i := 1; i <= registered; i++ {

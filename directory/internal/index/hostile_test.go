@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -22,8 +22,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 	}
 	t.Cleanup(func() { memfd.Close(fd); memfd.Unmap(mem) })
 	return mem, func() *Reader {
-		r := must.Get(Open(fd, size))
-		return r
+		return try.Get(Open(fd, size))(t)
 	}
 }
 
@@ -31,7 +30,7 @@ func page(t testing.TB, size int) (mem []byte, read func() *Reader) {
 func questions(t testing.TB, r *Reader, known []resource.List) {
 	check := func(rec resource.Record, v Verdict) {
 		if v == Found {
-			must.Get(resource.ParseList(rec.Attrs.Wire()))
+			try.Get(resource.ParseList(rec.Attrs.Wire()))(t)
 		}
 	}
 	for i := range known {
@@ -116,9 +115,7 @@ func TestOpenRefuses(t *testing.T) {
 	defer memfd.Close(fd)
 	defer memfd.Unmap(short)
 	for _, size := range []int{-1, 0, 4096, minSize, minSize + 1} {
-		if _, err := Open(fd, size); err == nil {
-			t.Errorf("%d bytes were opened", size)
-		}
+		try.Rejects(Open(fd, size))(t, "%d bytes were opened", size)
 	}
 	if newReader(mem) != nil {
 		t.Error("nothing but zeros was taken for an index")

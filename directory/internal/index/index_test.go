@@ -4,7 +4,6 @@ package index
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
@@ -52,9 +51,9 @@ func newDB(t tb, size int) *db {
 func (d *db) open(t tb) *Reader {
 	t.Helper()
 	fd, size, err := d.w.File()
-	must.OK(err)
+	try.OK(t, err)
 	defer memfd.Close(fd)
-	r := must.Get(Open(fd, size))
+	r := try.Get(Open(fd, size))(t)
 	t.Cleanup(r.Close)
 	return r
 }
@@ -125,7 +124,7 @@ func (d *db) remove(i uint32) {
 var anybody = resource.MakeGID(7, 3, 0)
 
 func list(t tb, a resource.Attributes, want ...string) resource.List {
-	l := must.Get(resource.NewPattern(a, want...))
+	l := try.Get(resource.NewPattern(a, want...))(t)
 	return *l
 }
 
@@ -157,7 +156,7 @@ func TestAgainstModel(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				must.OK(d.w.Err())
+				try.OK(t, d.w.Err())
 				p := draw.Draw(t, "pattern")
 				some := false
 				for _, rec := range d.recs {
@@ -198,7 +197,7 @@ func TestGrowth(t *testing.T) {
 			d.put(i, record(anybody.WithSerial(i+1), anybody, uint64(round), list(t, resource.Attrs{
 				"all": "same", "mod": fmt.Sprint(i % 7), "own": fmt.Sprint(i), "round": fmt.Sprint(round), "pad": string(make([]byte, int(i)%300))})))
 		}
-		must.OK(d.w.Err())
+		try.OK(t, d.w.Err())
 		for i := range uint32(n) {
 			p := list(t, resource.Match{"all": "same", "own": fmt.Sprint(i)}, "mod")
 			if rec, v := r.Find(&p, nil); v != Found || rec.ID.Serial() != i+1 || rec.Revision != uint64(round) {
@@ -232,9 +231,7 @@ func TestFull(t *testing.T) {
 		}
 		d.put(i, record(anybody.WithSerial(i+1), anybody, 1, list(t, resource.Attrs{"i": fmt.Sprint(i), "pad": pad})))
 	}
-	if err := d.w.Err(); !errors.Is(err, ErrFull) {
-		t.Error(err)
-	}
+	try.Fails(d.w.Err())(t, ErrFull)
 	if _, v := r.Lookup(anybody.WithSerial(1), nil); v != Ended {
 		t.Errorf("a full index says %v", v)
 	}
@@ -252,9 +249,7 @@ func TestWorn(t *testing.T) {
 	for i := range uint32(n) {
 		d.remove(i)
 	}
-	if err := d.w.Err(); !errors.Is(err, ErrWorn) {
-		t.Error(err)
-	}
+	try.Fails(d.w.Err())(t, ErrWorn)
 }
 
 // A list that is too large is not kept, and readers answer Ask for its record.
@@ -279,9 +274,7 @@ func TestCollision(t *testing.T) {
 	d := newDB(t, minSize)
 	d.w.addPosting(77, 0, 0)
 	d.w.addPosting(77, 1, 0)
-	if err := d.w.Err(); !errors.Is(err, ErrCollision) {
-		t.Error(err)
-	}
+	try.Fails(d.w.Err())(t, ErrCollision)
 }
 
 // A reader answers Ask if it would have to read a long posting without a match.

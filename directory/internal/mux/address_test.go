@@ -75,7 +75,7 @@ func TestBind(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	for bind, opening := range map[string]context.Context{"198.51.100.1:0": nil, "198.51.100.0/24:0": nil, "198.51.100.0/24": nil, "rocl-none0:0": over, "[fe80::1%rocl-none0]:0": nil} { // over: no name is looked up
-		if n, err := try(1, func(c *Config) { c.Bind, c.Opening = bind, opening }); !errors.Is(err, ErrNoAddress) {
+		if n, err := attempt(1, func(c *Config) { c.Bind, c.Opening = bind, opening }); !errors.Is(err, ErrNoAddress) {
 			t.Errorf("%s: %v", bind, err)
 			if err == nil {
 				n.Close()

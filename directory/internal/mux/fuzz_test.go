@@ -9,19 +9,18 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // target returns a port whose incarnation is always the same, and which knows member 1. sealed
 // seals as member 1 does.
 func target(f *testing.F) (n *node, k *keys, sealed func(kind byte, n uint64, plain []byte) []byte) {
-	n, err := try(2, func(c *Config) {
+	n = try.Get(attempt(2, func(c *Config) {
 		c.Cluster = "lab"
 		keyed("a key of 16 byte")(c)
 		c.Stream = func(c net.Conn) { _, _ = io.Copy(io.Discard, c); c.Close() }
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	}))(f)
 	f.Cleanup(func() { n.Close() })
 	n.epoch = 0x2222
 	n.Meet(1, 0x1111, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})

@@ -3,20 +3,16 @@
 package mux
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"log/slog"
 	"net"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -38,7 +34,7 @@ func TestGossip(t *testing.T) {
 			to := memberlist.Address{Addr: at.String(), Name: "000000000002"}
 			say := func(what string) {
 				t.Helper()
-				must.Get(a.Gossip().WriteToAddress([]byte(what), to))
+				try.Get(a.Gossip().WriteToAddress([]byte(what), to))(t)
 			}
 			hear := func(n *node, what string) {
 				t.Helper()
@@ -113,28 +109,18 @@ func TestHello(t *testing.T) {
 	greets("a member answers", b.Addr(), 2)
 	twin := start(t, 1, keyed("key")) // with the same number, at another address
 	greets("a node of the same number answers", twin.Addr(), 1)
-	if _, err := a.Hello(ctx, a.Addr()); !errors.Is(err, ErrOwn) {
-		t.Errorf("a port that greets itself: %v", err)
-	}
+	try.Fails(a.Hello(ctx, a.Addr()))(t, ErrOwn, "a port that greets itself")
 	for _, change := range []func(*Config){keyed("other"), nil, func(c *Config) { keyed("key")(c); c.Cluster = "other" }} {
 		stranger := start(t, 3, change)
-		if _, err := stranger.Hello(ctx, b.Addr()); !errors.Is(err, ErrSilent) {
-			t.Errorf("a stranger: %v", err)
-		}
+		try.Fails(stranger.Hello(ctx, b.Addr()))(t, ErrSilent, "a stranger")
 	}
 	b.Close()
-	if _, err := a.Hello(ctx, b.Addr()); err == nil {
-		t.Error("answered by a port that is closed")
-	}
+	try.Rejects(a.Hello(ctx, b.Addr()))(t, "answered by a port that is closed")
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := a.Hello(gone, b.Addr()); !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
-	}
+	try.Fails(a.Hello(gone, b.Addr()))(t, context.Canceled, "given up")
 	a.Close()
-	if _, err := a.Hello(ctx, b.Addr()); err == nil {
-		t.Error("a port that is closed asks")
-	}
+	try.Rejects(a.Hello(ctx, b.Addr()))(t, "a port that is closed asks")
 	if n := len(a.hellos.wait); n > 0 {
 		t.Errorf("%d hellos wait", n)
 	}
@@ -142,14 +128,14 @@ func TestHello(t *testing.T) {
 
 // Strangers that are refused again and again, by streams and by packets, do not fill the log.
 func TestRefusedIsLimited(t *testing.T) {
-	var log lines
+	var log logged.Log
 	b := start(t, 2, func(c *Config) {
 		keyed("key")(c)
-		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.Logger = log.Logger()
 	})
 	const flood = 100
 	for range flood {
-		nc := must.Get(net.Dial("tcp", b.Addr().String()))
+		nc := try.Get(net.Dial("tcp", b.Addr().String()))(t)
 		nc.Close() // closed before it has shown that it is a member
 	}
 	e := hostile(t)
@@ -162,20 +148,6 @@ func TestRefusedIsLimited(t *testing.T) {
 	eventually.True(t, "all streams are refused", func() bool { return b.count.StreamsRefused.Load() == flood })
 	b.Close() // all lines are written then
 	for _, line := range []string{"mux: stream refused", "mux: gossip refused"} {
-		if n := strings.Count(log.b.String(), line); n != ratelog.Burst {
-			t.Errorf("%q: %d lines for %d strangers, want %d", line, n, flood, ratelog.Burst)
-		}
+		try.Equal(t, log.Count(line), ratelog.Burst, "%q: lines for %d strangers", line, flood)
 	}
-}
-
-// lines is a log that several goroutines write to.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
 }

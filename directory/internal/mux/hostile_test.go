@@ -16,7 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -34,7 +34,7 @@ type recorder struct {
 
 func record(t *testing.T, to *node) *recorder {
 	t.Helper()
-	r := &recorder{to: to, tcp: must.Get(net.Listen("tcp", "127.0.0.1:0")).(*net.TCPListener)}
+	r := &recorder{to: to, tcp: try.Get(net.Listen("tcp", "127.0.0.1:0"))(t).(*net.TCPListener)}
 	at := r.tcp.Addr().(*net.TCPAddr)
 	var err error
 	if r.udp, err = net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Port: at.Port}); err != nil {
@@ -99,7 +99,7 @@ type enemy struct {
 }
 
 func hostile(t testing.TB) *enemy {
-	c := must.Get(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))
+	c := try.Get(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	t.Cleanup(func() { c.Close() })
 	return &enemy{c, t}
 }
@@ -114,9 +114,7 @@ func (e *enemy) send(to *node, bs ...[]byte) {
 	}
 	before := handled()
 	for i, b := range bs {
-		if _, err := e.WriteToUDP(b, to.Addr()); err != nil {
-			e.t.Fatal(err)
-		}
+		try.Get(e.WriteToUDP(b, to.Addr()))(e.t)
 		if i%64 == 63 || i == len(bs)-1 {
 			eventually.True(e.t, fmt.Sprintf("%d are handled", i+1), func() bool { return handled() >= before+uint64(i)+1 })
 		}
@@ -232,7 +230,7 @@ func TestAnswersStayAtHome(t *testing.T) {
 		from string
 		home bool
 	}{{"127.0.0.9:99", true}, {"127.0.0.9:100", false}, {"127.0.0.8:100", true}, {"192.0.2.77:53", true}} {
-		from := must.Get(net.ResolveUDPAddr("udp", v.from))
+		from := try.Get(net.ResolveUDPAddr("udp", v.from))(t)
 		p.datagram(seal(nil, a, kindOne, p.keys.Load().tags[0], 2, uint64(i+1), []byte("\x00x")), from)
 		if h := p.next(t); (h.at == nil) != v.home {
 			t.Errorf("from %s: answered at %v", v.from, h.at)
@@ -246,11 +244,11 @@ func TestAnswersStayAtHome(t *testing.T) {
 // Promise (Keys): Recorded traffic has no effect, also after restarts, and no counter is used twice
 // under one key. See also TestPartAndMeet.
 func TestReplays(t *testing.T) {
-	groupPort := must.Get(freeaddr.Port())
+	groupPort := try.Get(freeaddr.Port())(t)
 	change := func(c *Config) { keyed("key")(c); c.Group = fmt.Sprint("127.255.255.255:", groupPort) }
 	a, b := start(t, 1, change), start(t, 2, change)
 	ra, rb := record(t, a), record(t, b)
-	air := must.Get(newSocket(&net.UDPAddr{IP: net.IPv4zero, Port: groupPort}, true))
+	air := try.Get(newSocket(&net.UDPAddr{IP: net.IPv4zero, Port: groupPort}, true))(t)
 	defer air.close()
 	a.Meet(2, b.Epoch(), rb.addr())
 	b.Meet(1, a.Epoch(), ra.addr())
@@ -334,7 +332,7 @@ func TestReplays(t *testing.T) {
 		e.send(x, toA...)
 		refused := y.count.StreamsRefused.Load()
 		for _, s := range streams {
-			c := must.Get(net.Dial("tcp", y.Addr().String()))
+			c := try.Get(net.Dial("tcp", y.Addr().String()))(t)
 			_, _ = c.Write(s)
 			_ = c.SetDeadline(time.Now().Add(testTimeout))
 			if got, _ := io.ReadAll(c); len(got) > 0 {
@@ -398,7 +396,7 @@ func TestHalfOpen(t *testing.T) {
 		know(a, b)
 		var held []net.Conn
 		for i := range 3 * maxPending {
-			c := must.Get(net.Dial("tcp", b.Addr().String()))
+			c := try.Get(net.Dial("tcp", b.Addr().String()))(t)
 			held = append(held, c)
 			switch i % 4 {
 			case 1:
@@ -417,13 +415,11 @@ func TestHalfOpen(t *testing.T) {
 			t.Errorf("%d strangers", n)
 		}
 		a.Send(Out{To: 2, Payload: make([]byte, 2000)})
-		if h := b.next(t); len(h.p) != 2000 {
-			t.Error("a member is kept out")
-		}
-		c := must.Get(a.Dial(t.Context(), 2))
+		try.Equal(t, len(b.next(t).p), 2000, "a member is kept out")
+		c := try.Get(a.Dial(t.Context(), 2))(t)
 		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write([]byte("member"))
-		must.Get(io.ReadFull(c, make([]byte, 6)))
+		try.Get(io.ReadFull(c, make([]byte, 6)))(t)
 		c.Close()
 		// Each stranger is closed in time, however slowly it drips, and gets no reply.
 		var drip sync.WaitGroup
@@ -534,7 +530,7 @@ func TestLyingStreams(t *testing.T) {
 		var before, after runtime.MemStats
 		p := said()
 		runtime.ReadMemStats(&before)
-		c := must.Get(net.Dial("tcp", b.Addr().String()))
+		c := try.Get(net.Dial("tcp", b.Addr().String()))(t)
 		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		_, _ = c.Write(p)
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -551,7 +547,7 @@ func TestLyingStreams(t *testing.T) {
 	if len(b.got) > 0 {
 		t.Errorf("heard %q", (<-b.got).p)
 	}
-	c := must.Get(net.Dial("tcp", b.Addr().String()))
+	c := try.Get(net.Dial("tcp", b.Addr().String()))(t)
 	defer c.Close()
 	_, _ = c.Write(join(part(kindLarge, 1, n+10, size(5)), part(kindBody, 1, n+11, hello)))
 	if h := b.next(t); string(h.p) != "hello" || h.from != 1 {
@@ -562,7 +558,7 @@ func TestLyingStreams(t *testing.T) {
 // A member that accepts connections and never reads delays neither other members nor Close, and
 // only a limited number of payloads waits for it.
 func TestNeverReads(t *testing.T) {
-	deaf := must.Get(net.Listen("tcp", "127.0.0.1:0"))
+	deaf := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer deaf.Close()
 	at := deaf.Addr().(*net.TCPAddr)
 	a, b := start(t, 1, nil), start(t, 2, nil)
@@ -574,14 +570,10 @@ func TestNeverReads(t *testing.T) {
 		out = append(out, Out{To: 3, Payload: large[:1<<20]})
 	}
 	a.Send(out...)
-	if n := a.peer(3).large.Load(); n != mostLarge {
-		t.Errorf("%d wait", n)
-	}
+	try.Equal(t, a.peer(3).large.Load(), mostLarge, "wait")
 	for range 5 {
 		a.Send(Out{To: 2, Payload: large})
-		if h := b.next(t); len(h.p) != MaxLarge {
-			t.Errorf("%d bytes", len(h.p))
-		}
+		try.Equal(t, len(b.next(t).p), MaxLarge, "bytes")
 	}
 	a.Close() // does not wait for what is never read
 }

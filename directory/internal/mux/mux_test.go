@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -24,7 +23,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -46,12 +45,12 @@ const testTimeout = eventually.Timeout
 
 func start(t testing.TB, self resource.NodeID, change func(*Config)) *node {
 	t.Helper()
-	n := must.Get(try(self, change))
+	n := try.Get(attempt(self, change))(t)
 	t.Cleanup(func() { n.Close() })
 	return n
 }
 
-func try(self resource.NodeID, change func(*Config)) (*node, error) {
+func attempt(self resource.NodeID, change func(*Config)) (*node, error) {
 	n := &node{got: make(chan heard, 1<<14), beacons: make(chan heard, 64)}
 	cfg := Config{
 		Self: self, Bind: "127.0.0.1:0", Cluster: "test", largeTime: eventually.Timeout,
@@ -137,14 +136,14 @@ func keyed(k ...string) func(*Config) {
 // mutual returns TLS in which both sides prove that they have the same key.
 func mutual(t testing.TB) TLS {
 	t.Helper()
-	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	key := try.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cluster"}, DNSNames: []string{"cluster"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	der := must.Get(x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key))
-	cert := must.Get(x509.ParseCertificate(der))
+	der := try.Get(x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key))(t)
+	cert := try.Get(x509.ParseCertificate(der))(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(cert)
 	own := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
@@ -213,9 +212,7 @@ func exchange(t *testing.T, ns []*node) {
 	}
 	a.Send(Out{To: 2, Payload: make([]byte, MaxLarge+1)})
 	eventually.True(t, "all is counted", func() bool { return a.count.SentBytes.Load() == bytesSent })
-	if n := a.count.Sent.Load(); n != uint64(2*len(sizes)) {
-		t.Errorf("sent %d", n)
-	}
+	try.Equal(t, a.count.Sent.Load(), uint64(2*len(sizes)), "sent")
 	if n, size := b.count.Received.Load(), b.count.ReceivedBytes.Load(); n != uint64(len(sizes)) || size != bytesSent/2 {
 		t.Errorf("received %d, %d bytes of %d", n, size, bytesSent/2)
 	}
@@ -252,17 +249,15 @@ func exchange(t *testing.T, ns []*node) {
 	// Streams.
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	nc := must.Get(a.Dial(ctx, 2))
+	nc := try.Get(a.Dial(ctx, 2))(t)
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(testTimeout))
-	must.Get(nc.Write([]byte("stream")))
+	try.Get(nc.Write([]byte("stream")))(t)
 	echo := make([]byte, 6)
 	if _, err := io.ReadFull(nc, echo); err != nil || string(echo) != "stream" {
 		t.Fatalf("%q, %v", echo, err)
 	}
-	if _, err := a.Dial(ctx, 99); !errors.Is(err, ErrUnknown) {
-		t.Error(err)
-	}
+	try.Fails(a.Dial(ctx, 99))(t, ErrUnknown)
 	b.Part(3)
 	f := b.count.Foreign.Load()
 	c.Send(Out{To: 2, Payload: []byte("gone")})
@@ -400,7 +395,7 @@ func TestFlood(t *testing.T) {
 	stop := make(chan struct{})
 	var flood sync.WaitGroup
 	for _, at := range []*net.UDPAddr{a.Addr(), asks} {
-		c := must.Get(net.DialUDP("udp", nil, at))
+		c := try.Get(net.DialUDP("udp", nil, at))(t)
 		flood.Go(func() {
 			defer c.Close()
 			for junk := make([]byte, 64); ; {
@@ -519,11 +514,11 @@ func TestCast(t *testing.T) {
 		"at every address":          {"0.0.0.0:0", "239.77.66.55:"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			free := must.Get(freeaddr.Port())
+			free := try.Get(freeaddr.Port())(t)
 			group := fmt.Sprint(v.group, free)
 			var ns []*node
 			for i := range resource.NodeID(3) {
-				n, err := try(i+1, func(c *Config) { keyed("k")(c); c.Bind, c.Group = v.bind, group })
+				n, err := attempt(i+1, func(c *Config) { keyed("k")(c); c.Bind, c.Group = v.bind, group })
 				if err != nil {
 					t.Skipf("not here: %v", err)
 				}
@@ -600,7 +595,7 @@ func TestBadConfig(t *testing.T) {
 		"IPv6 broadcast":  func(c *Config) { c.Bind, c.Group = "[::1]:0", "[2001:db8::1]:7000" },
 		"group's port is": func(c *Config) { c.Group = "239.1.1.1:99999" },
 	} {
-		if n, err := try(2, change); err == nil {
+		if n, err := attempt(2, change); err == nil {
 			n.Close()
 			t.Errorf("%s: opened", what)
 		}

@@ -5,14 +5,13 @@ package mux
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
@@ -34,9 +33,7 @@ func TestNetworkInMemory(t *testing.T) {
 		if got, err := a.Hello(eventually.Context(t), b.Addr()); got != 2 || err != nil {
 			t.Fatalf("a hello was answered by %d: %v", got, err)
 		}
-		if err := a.Probe(eventually.Context(t), b.Addr()); !errors.Is(err, ErrRefused) {
-			t.Errorf("probing: %v", err)
-		}
+		try.Fails(a.Probe(eventually.Context(t), b.Addr()))(t, ErrRefused, "probing")
 		a.Meet(2, b.Epoch(), b.Addr())
 		b.Meet(1, a.Epoch(), a.Addr())
 		for _, p := range [][]byte{[]byte("small"), bytes.Repeat([]byte("large"), MaxPayload)} {
@@ -45,9 +42,9 @@ func TestNetworkInMemory(t *testing.T) {
 				t.Errorf("%d bytes came from %d, not %d", len(got.p), got.from, len(p))
 			}
 		}
-		near := must.Get(a.Dial(context.Background(), 2))
+		near := try.Get(a.Dial(context.Background(), 2))(t)
 		defer near.Close()
-		must.Get(near.Write([]byte("x")))
+		try.Get(near.Write([]byte("x")))(t)
 		far := eventually.Value(t, "the stream", streams)
 		defer far.Close()
 		var x [1]byte

@@ -9,6 +9,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -195,9 +196,7 @@ func TestPastIncarnations(t *testing.T) {
 	heard.first(7)
 	past.keep(incarnation{1, 1}, &heard)
 	past.keep(incarnation{2, 1}, new(replay)) // nothing was heard of it
-	if len(past) != 1 {
-		t.Errorf("%d incarnations are remembered", len(past))
-	}
+	try.Equal(t, len(past), 1, "incarnations are remembered")
 	var other, again, later replay
 	past.restore(incarnation{1, 2}, &other)
 	if !other.first(1) {
@@ -205,9 +204,7 @@ func TestPastIncarnations(t *testing.T) {
 	}
 	past.restore(incarnation{1, 1}, &again)
 	for n, want := range map[uint64]bool{1: false, 3: false, 5: false, 7: false, 8: true} {
-		if again.first(n) != want {
-			t.Errorf("counter %d of the same incarnation: accepted is %t, want %t", n, !want, want)
-		}
+		try.Equal(t, again.first(n), want, "counter %d of the same incarnation: accepted", n)
 	}
 	if past.restore(incarnation{1, 1}, &later); len(past) != 0 || !later.first(1) {
 		t.Errorf("the incarnation is still remembered after it was met again: %v", past)
@@ -220,7 +217,5 @@ func TestPastIncarnations(t *testing.T) {
 			t.Fatalf("incarnation %d is dropped at once", n)
 		}
 	}
-	if len(past) != mostPast {
-		t.Errorf("%d incarnations are remembered, want %d", len(past), mostPast)
-	}
+	try.Equal(t, len(past), mostPast, "incarnations are remembered")
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // foreign has what may lie at the path of a file of a directory, and is none. target is a file.
@@ -56,10 +58,10 @@ func TestForeignFiles(t *testing.T) {
 			t.Run("PATH"+suffix+" is "+what, func(t *testing.T) {
 				path := sock(t)
 				at, target := path+suffix, filepath.Join(t.TempDir(), "target")
-				check(t, os.WriteFile(target, []byte("kept"), 0o600))
-				check(t, put(at, target))
+				try.OK(t, os.WriteFile(target, []byte("kept"), 0o600))
+				try.OK(t, put(at, target))
 				before, err := os.Lstat(at)
-				check(t, err)
+				try.OK(t, err)
 				content, was := os.ReadFile(target)
 				for _, daemon := range []bool{false, true} {
 					names(t, refused(t, path, daemon), at)
@@ -88,17 +90,15 @@ func TestForeignFiles(t *testing.T) {
 // path.
 func TestForeignNodeFile(t *testing.T) {
 	path := sock(t)
-	check(t, os.WriteFile(path+".node", []byte("my notes\n"), 0o600))
+	try.OK(t, os.WriteFile(path+".node", []byte("my notes\n"), 0o600))
 	names(t, refused(t, path, false), path+".node")
 	other := serve(t, path+".other", false)
 	names(t, other.OpenSecond(path), path+".node")
 	if b, err := os.ReadFile(path + ".node"); string(b) != "my notes\n" {
 		t.Errorf("it is %q now: %v", b, err)
 	}
-	check(t, os.Remove(path+".node"))
-	if err := other.OpenSecond(path); err != nil {
-		t.Error(err)
-	}
+	try.OK(t, os.Remove(path+".node"))
+	try.Check(t, other.OpenSecond(path))
 }
 
 // A socket that a dead server left is replaced, and no other user can connect to the new one at any
@@ -106,17 +106,15 @@ func TestForeignNodeFile(t *testing.T) {
 func TestStaleSocketReplaced(t *testing.T) {
 	path := sock(t)
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	check(t, err)
+	try.OK(t, err)
 	ln.SetUnlinkOnClose(false)
 	ln.Close()
 	old := unix.Umask(0) // of the whole process: this package's tests do not run in parallel
 	s, err := listen(path, false)
 	unix.Umask(old)
-	check(t, err)
+	try.OK(t, err)
 	defer s.close()
-	if fi, err := os.Lstat(path); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("the socket is %v: %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Lstat(path))(t).Mode().Perm(), 0o600, "the socket")
 	reach(t, path)
 }
 
@@ -125,8 +123,6 @@ func TestStaleSocketReplaced(t *testing.T) {
 func TestNoAbstractNames(t *testing.T) {
 	t.Chdir(t.TempDir())
 	serve(t, "@d.sock", false)
-	if fi, err := os.Lstat("@d.sock"); err != nil || fi.Mode().Type() != os.ModeSocket {
-		t.Errorf("%v: %v", fi, err)
-	}
+	try.Equal(t, try.Get(os.Lstat("@d.sock"))(t).Mode().Type(), os.ModeSocket)
 	reach(t, "@d.sock")
 }

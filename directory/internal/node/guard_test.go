@@ -3,13 +3,13 @@
 package node
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // While a server's socket accepts connections no other server starts, even if the lock and the
@@ -18,19 +18,13 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	for _, suffix := range []string{lockSuffix, nodeSuffix} {
-		check(t, os.Remove(path+suffix))
+		try.OK(t, os.Remove(path+suffix))
 	}
 	for _, daemon := range []bool{false, true} {
-		if err := refused(t, path, daemon); !errors.Is(err, wire.ErrInUse) {
-			t.Errorf("a second server: %v", err)
-		}
+		try.Fails(refused(t, path, daemon))(t, wire.ErrInUse, "a second server")
 	}
-	if _, err := os.Lstat(path + nodeSuffix); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a server that did not start made the node another: %v", err)
-	}
-	if err := s.restore(s.first()); err != nil {
-		t.Errorf("the first server: %v", err)
-	}
+	try.Fails(os.Lstat(path+nodeSuffix))(t, fs.ErrNotExist, "a server that did not start made the node another")
+	try.Check(t, s.restore(s.first()), "the first server")
 	reach(t, path)
 }
 
@@ -39,25 +33,22 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 func TestDisplaced(t *testing.T) {
 	path := sock(t)
 	old := serve(t, path, true)
-	check(t, old.WriteMember(func() Member { return Member{Cluster: "blue"} }))
+	try.OK(t, old.WriteMember(func() Member { return Member{Cluster: "blue"} }))
 	suffixes := []string{lockSuffix, nodeSuffix, memberSuffix, ""}
 	for _, suffix := range suffixes {
-		check(t, os.Remove(path+suffix))
+		try.OK(t, os.Remove(path+suffix))
 	}
 	s := serve(t, path, true)
-	check(t, s.WriteMember(func() Member { return Member{Cluster: "blue"} }))
+	try.OK(t, s.WriteMember(func() Member { return Member{Cluster: "blue"} }))
 	before := map[string]fs.FileInfo{}
 	for _, suffix := range suffixes {
-		fi, err := os.Lstat(path + suffix)
-		check(t, err)
+		fi := try.Get(os.Lstat(path + suffix))(t)
 		before[path+suffix] = fi
 	}
 	old.busy.Go(func() { old.guard(old.first(), time.Millisecond) })
 	<-old.Displaced()
 	<-old.ended
-	if err := old.RemoveMember(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, old.RemoveMember())
 	old.close()
 	for p, fi := range before {
 		if !isFile(p, fi) {

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // An identity is read as it was written, with labels and without. A line of labels that no server
@@ -16,7 +18,7 @@ func TestIdentityFile(t *testing.T) {
 	for _, labels := range []string{"", "x", strings.Repeat("label", 1000), ""} {
 		id.Labels = []byte(labels)
 		id.Epoch++
-		check(t, writeIdentity(path, id))
+		try.OK(t, writeIdentity(path, id))
 		got, err := readIdentity(path)
 		if err != nil || got == nil || got.Node != id.Node || got.Epoch != id.Epoch || got.key != id.key || !bytes.Equal(got.Labels, id.Labels) {
 			t.Errorf("%.10q: read %+v: %v", labels, got, err)

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"errors"
 	"log/slog"
 	"net"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,9 +36,7 @@ func TestAcceptingIsLoggedRarely(t *testing.T) {
 	l := New(NewIdentity(), Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	defer l.Stop()
 	l.accept(&failing{tries: 10 * ratelog.Burst}, nil)
-	if n := strings.Count(log.String(), "directory: accepting"); n != ratelog.Burst {
-		t.Errorf("it was logged %d times", n)
-	}
+	try.Equal(t, strings.Count(log.String(), "directory: accepting"), ratelog.Burst, "lines")
 }
 
 // A Listener that was stopped listens nowhere again, and its path is free after Unlock.
@@ -46,18 +44,10 @@ func TestStopped(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	s.Stop()
-	if err := s.OpenSecond(path + "2"); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("a second path: %v", err)
-	}
-	if _, err := s.OpenTCP("tcp://127.0.0.1:0"); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("a TCP port: %v", err)
-	}
-	if err := refused(t, path, false); !errors.Is(err, wire.ErrInUse) {
-		t.Errorf("before Unlock: %v", err)
-	}
-	if err := s.Unlock(); err != nil {
-		t.Error(err)
-	}
+	try.Fails(s.OpenSecond(path+"2"))(t, wire.ErrClosed, "a second path")
+	try.Fails(s.OpenTCP("tcp://127.0.0.1:0"))(t, wire.ErrClosed, "a TCP port")
+	try.Fails(refused(t, path, false))(t, wire.ErrInUse, "before Unlock")
+	try.Check(t, s.Unlock())
 	serve(t, path, false).close()
 	serve(t, path+"2", true).close()
 }

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -21,7 +21,7 @@ func TestMemberFile(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, true)
 	want := Member{Cluster: "blue sky", Met: map[resource.NodeID]string{7: "10.0.0.7:7946", 0xabcdef: "[fd00::8]:7946"}}
-	check(t, s.WriteMember(func() Member { return want }))
+	try.OK(t, s.WriteMember(func() Member { return want }))
 	expect := func(want Member, isMember bool) {
 		t.Helper()
 		if m, is, err := s.Member(); err != nil || is != isMember || !reflect.DeepEqual(m, want) {
@@ -29,10 +29,9 @@ func TestMemberFile(t *testing.T) {
 		}
 	}
 	expect(want, true)
-	b, err := os.ReadFile(path + memberSuffix)
-	check(t, err)
+	b := try.Get(os.ReadFile(path + memberSuffix))(t)
 	write := func(text string) {
-		check(t, os.WriteFile(path+memberSuffix, []byte(text), 0o600))
+		try.OK(t, os.WriteFile(path+memberSuffix, []byte(text), 0o600))
 	}
 	write(string(b) + "\nnonsense\n00000000000g 10.0.0.9:1\n000000000009 example.org:1\n000000000009")
 	expect(want, true)
@@ -44,13 +43,11 @@ func TestMemberFile(t *testing.T) {
 	if m, _, err := s.Member(); err != nil || len(m.Met) != mostMet {
 		t.Errorf("%d addresses are read: %v", len(m.Met), err)
 	}
-	check(t, s.LeaveMember(want))
+	try.OK(t, s.LeaveMember(want))
 	want.HasLeft = true
 	expect(want, false)
 	write(strings.Replace(string(b), memberPrefix, memberPrefix+"0", 1))
 	expect(Member{}, false)
-	check(t, s.LeaveMember(Member{Cluster: "blue sky"}))
-	if _, err := os.Lstat(path + memberSuffix); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file without addresses stays: %v", err)
-	}
+	try.OK(t, s.LeaveMember(Member{Cluster: "blue sky"}))
+	try.Fails(os.Lstat(path+memberSuffix))(t, fs.ErrNotExist, "a file without addresses stays")
 }

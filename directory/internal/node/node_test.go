@@ -14,24 +14,17 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
 func sock(t testing.TB) string {
-	dir, err := os.MkdirTemp("", "rn-")
-	check(t, err)
+	dir := try.Get(os.MkdirTemp("", "rn-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return filepath.Join(dir, "d.sock")
-}
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // withTCP is serve for a server that listens at a TCP port too. It returns the port's address, and
@@ -40,8 +33,7 @@ func withTCP(t *testing.T) (s *server, at, addr string) {
 	t.Helper()
 	path := sock(t)
 	s = serve(t, path, false)
-	url, err := s.OpenTCP("tcp://127.0.0.1:0")
-	check(t, err)
+	url := try.Get(s.OpenTCP("tcp://127.0.0.1:0"))(t)
 	return s, strings.TrimPrefix(url, tcpScheme), url + "?node=" + path + nodeSuffix
 }
 
@@ -87,8 +79,7 @@ func (s *server) close() error {
 // serve is listen for a server that ends with the test.
 func serve(t testing.TB, path string, daemon bool) *server {
 	t.Helper()
-	s, err := listen(path, daemon)
-	check(t, err)
+	s := try.Get(listen(path, daemon))(t)
 	t.Cleanup(func() { s.close() })
 	return s
 }
@@ -114,9 +105,7 @@ func reach(t testing.TB, addr string) {
 	}
 	defer nc.Close()
 	b := []byte("echo")
-	if _, err := nc.Write(b); err != nil {
-		t.Error(err)
-	}
+	try.Works(nc.Write(b))(t)
 	if _, err := io.ReadFull(nc, b); err != nil || string(b) != "echo" {
 		t.Errorf("answer %q: %v", b, err)
 	}

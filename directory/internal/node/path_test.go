@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A URL is refused as the path of a socket, and leaves no file and no folder.
@@ -23,9 +25,7 @@ func TestURLIsNoPath(t *testing.T) {
 	if _, err := Dial(t.Context(), "unix:d.sock"); err == nil || errors.Is(err, ErrNoDirectory) {
 		t.Errorf("connecting to a URL: %v", err)
 	}
-	if _, err := Dial(t.Context(), "tcp://127.0.0.1:1?node=nowhere.node"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("connecting without the file of the node's key: %v", err)
-	}
+	try.Fails(Dial(t.Context(), "tcp://127.0.0.1:1?node=nowhere.node"))(t, os.ErrNotExist, "connecting without the file of the node's key")
 }
 
 // Addresses that no directory can have are refused before anything is done.
@@ -44,9 +44,7 @@ func TestCheckAddresses(t *testing.T) {
 			[]string{long, "unix:d.sock", "tcp://127.0.0.1:1", "tcp://127.0.0.1?node=x", "tcp://127.0.0.1:x?node=x", "tcp://127.0.0.1:65536?node=x", "tcp://127.0.0.1:1?nodes=x", "tcp://%zz"}},
 	} {
 		for _, a := range c.good {
-			if err := c.check(a); err != nil {
-				t.Errorf("%s(%.40q): %v", c.name, a, err)
-			}
+			try.Check(t, c.check(a), "%s(%.40q)", c.name, a)
 		}
 		for _, a := range c.bad {
 			if c.check(a) == nil {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A client at a TCP port that does not prove that it knows the node's key is told nothing but the
@@ -14,19 +16,14 @@ import (
 func TestTCPStranger(t *testing.T) {
 	s, at, addr := withTCP(t)
 	reach(t, addr)
-	nc, err := net.Dial("tcp", at)
-	check(t, err)
+	nc := try.Get(net.Dial("tcp", at))(t)
 	defer nc.Close()
-	if _, err := nc.Write(make([]byte, tcpNonce+tcpProof+8)); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(nc.Write(make([]byte, tcpNonce+tcpProof+8)))(t)
 	_ = nc.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if b, err := io.ReadAll(nc); len(b) != len(tcpHello)+tcpNonce {
 		t.Errorf("a stranger is told %d bytes: %v", len(b), err)
 	}
-	if n := s.served.Load(); n != 1 {
-		t.Errorf("%d connections were served", n)
-	}
+	try.Equal(t, s.served.Load(), 1, "connections were served")
 }
 
 // Silent connections keep no client out of a TCP port: their number is limited, and the oldest one
@@ -34,8 +31,7 @@ func TestTCPStranger(t *testing.T) {
 func TestSilentStrangers(t *testing.T) {
 	s, at, addr := withTCP(t)
 	for range 2 * maxUnproved {
-		nc, err := net.Dial("tcp", at)
-		check(t, err)
+		nc := try.Get(net.Dial("tcp", at))(t)
 		defer nc.Close()
 		if _, err := io.ReadFull(nc, make([]byte, len(tcpHello)+tcpNonce)); err != nil { // the connection is being served
 			t.Fatal(err)
@@ -45,8 +41,7 @@ func TestSilentStrangers(t *testing.T) {
 		}
 	}
 	for range maxUnprovedOfSource + 1 { // connections that have proved to know the key do not count
-		nc, err := Dial(t.Context(), addr)
-		check(t, err)
+		nc := try.Get(Dial(t.Context(), addr))(t)
 		defer nc.Close()
 	}
 	reach(t, addr)

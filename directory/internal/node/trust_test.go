@@ -21,6 +21,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +44,7 @@ func asNobody(t *testing.T, f func() error) {
 		}
 		done <- f()
 	}()
-	check(t, <-done)
+	try.OK(t, <-done)
 }
 
 // An impostor listens where a directory is expected, and records what it is sent.
@@ -70,7 +71,7 @@ func impostorAt(t *testing.T, path string) *impostor {
 	})
 	ln, err := net.FileListener(f)
 	f.Close()
-	check(t, err)
+	try.OK(t, err)
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	return impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 }
@@ -113,7 +114,7 @@ func (i *impostor) all() string {
 // sticky returns a folder that every user may write to, as /tmp.
 func sticky(t *testing.T) string {
 	dir := filepath.Dir(sock(t))
-	check(t, os.Chmod(dir, 0o777|os.ModeSticky))
+	try.OK(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	return dir
 }
 
@@ -135,7 +136,7 @@ func TestOtherUsersDirectory(t *testing.T) {
 			return filepath.Join(folder, "directory.sock")
 		},
 		"may write to the folder": func(t *testing.T, _, folder string) string {
-			check(t, errors.Join(os.Mkdir(folder, 0o700), os.Chmod(folder, 0o777)))
+			try.OK(t, errors.Join(os.Mkdir(folder, 0o700), os.Chmod(folder, 0o777)))
 			return filepath.Join(folder, "directory.sock")
 		},
 		"has the path that was named": func(t *testing.T, tmp, _ string) string {
@@ -163,12 +164,8 @@ func TestOtherUsersDirectory(t *testing.T) {
 			}
 			names(t, err, filepath.Dir(path))
 			_ = refused(t, path, true)
-			if _, err := askToYield(ctx, path); !errors.Is(err, ErrUntrusted) {
-				t.Errorf("asked for the lock: %v", err)
-			}
-			if got := thief.all(); got != "" {
-				t.Errorf("the other user received %q", got)
-			}
+			try.Fails(askToYield(ctx, path))(t, ErrUntrusted, "asked for the lock")
+			try.Equal(t, thief.all(), "", "the other user received")
 		})
 	}
 }
@@ -178,8 +175,7 @@ func TestRootUsesUsersDirectory(t *testing.T) {
 	own := filepath.Join(sticky(t), "own")
 	asNobody(t, func() error { return os.Mkdir(own, 0o700) })
 	impostorAt(t, filepath.Join(own, "d.sock"))
-	nc, err := Dial(t.Context(), filepath.Join(own, "d.sock"))
-	check(t, err)
+	nc := try.Get(Dial(t.Context(), filepath.Join(own, "d.sock")))(t)
 	nc.Close()
 }
 
@@ -194,15 +190,12 @@ func TestOtherUsersFiles(t *testing.T) {
 				return writeIdentity(path+suffix, id)
 			})
 			names(t, refused(t, path, false), path+suffix)
-			_, err := Dial(t.Context(), "tcp://127.0.0.1:1?node="+path+suffix)
-			if !errors.Is(err, ErrUntrusted) {
-				t.Errorf("the key of another user's file is used: %v", err)
-			}
+			try.Fails(Dial(t.Context(), "tcp://127.0.0.1:1?node="+path+suffix))(t, ErrUntrusted, "the key of another user's file is used")
 		})
 	}
 	path := filepath.Join(sticky(t), "d.sock")
-	check(t, serve(t, path, false).close())
-	check(t, os.Chmod(path+nodeSuffix, 0o644))
+	try.OK(t, serve(t, path, false).close())
+	try.OK(t, os.Chmod(path+nodeSuffix, 0o644))
 	err := refused(t, path, false)
 	if names(t, err, path+nodeSuffix); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("a key that all can read is used: %v", err)
@@ -214,8 +207,7 @@ func TestOtherUsersFiles(t *testing.T) {
 func TestFalseTCPServers(t *testing.T) {
 	path := sock(t)
 	s := serve(t, path, false)
-	proper, err := s.OpenTCP("tcp://127.0.0.1:0")
-	check(t, err)
+	proper := try.Get(s.OpenTCP("tcp://127.0.0.1:0"))(t)
 	properAt := strings.TrimPrefix(proper, tcpScheme)
 	nonce := append(append([]byte{}, tcpHello[:]...), make([]byte, tcpNonce)...)
 	reads := func(nc net.Conn, n int) []byte {
@@ -259,7 +251,7 @@ func TestFalseTCPServers(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			check(t, err)
+			try.OK(t, err)
 			further := make(chan int64, 10) // bytes that the server received after all that it read itself
 			i := impostorOf(t, ln, func(nc net.Conn, got io.Writer) {
 				serve(nc)
@@ -278,15 +270,12 @@ func TestFalseTCPServers(t *testing.T) {
 			}
 		})
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	silent := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	impostorOf(t, silent, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 	if _, err := dialTCP(t.Context(), tcpScheme+silent.Addr().String()+"?node="+path+nodeSuffix, 50*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a silent server: %v", err)
 	}
-	if n := s.served.Load(); n != 0 {
-		t.Errorf("the proper server has served %d connections", n)
-	}
+	try.Equal(t, s.served.Load(), 0, "connections that the proper server has served")
 }
 
 // A process of another user is told that it has no permission, and whose the directory is.
@@ -297,7 +286,7 @@ func TestRefusedUser(t *testing.T) {
 	path := sock(t)
 	serve(t, path, false)
 	for _, file := range []string{filepath.Dir(path), path} {
-		check(t, os.Chmod(file, 0o777))
+		try.OK(t, os.Chmod(file, 0o777))
 	}
 	asNobody(t, func() error {
 		nc, err := net.Dial("unix", path)
@@ -340,9 +329,7 @@ func TestDefaultPathIsThere(t *testing.T) {
 			t.Errorf("connecting: %v, want %q", err, c.says)
 		}
 		for _, made := range []string{"run", missing} {
-			if _, err := os.Lstat(made); err == nil {
-				t.Errorf("%s was made", made)
-			}
+			try.Rejects(os.Lstat(made))(t, "%s was made", made)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/directory/internal/search"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 )
 
@@ -18,10 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func searches(t *testing.T, c *Cluster, w Variant, k Case, n int) Cost {
 	t.Helper()
-	cost, err := c.Searches(w, k, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cost := try.Get(c.Searches(w, k, n))(t)
 	if cost.Wrong > 0 {
 		t.Errorf("%d nodes, %s, %+v: %d wrong answers", c.Nodes, w.Name, k, cost.Wrong)
 	}
@@ -30,11 +28,7 @@ func searches(t *testing.T, c *Cluster, w Variant, k Case, n int) Cost {
 
 func cluster(t *testing.T, nodes, resources, searches int) *Cluster {
 	t.Helper()
-	c, err := NewCluster(nodes, resources, searches)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return try.Get(NewCluster(nodes, resources, searches))(t)
 }
 
 // A search among 10,000 nodes with a million resources stays within its limits of time and
@@ -119,10 +113,7 @@ func TestAuto(t *testing.T) {
 				if as := searches(t, c, w.Takes(n), Case{}, 1); is != as {
 					t.Errorf("%d nodes, %s: %+v, but %s: %+v", n, w.Name, is, w.Takes(n).Name, as)
 				}
-				b, err := Bursts(w, n, 2)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := try.Get(Bursts(w, n, 2))(t)
 				if b.Lost > 0 || b.Took > search.DefaultHop {
 					t.Errorf("%d nodes, %s: %+v", n, w.Name, b)
 				}
@@ -132,9 +123,7 @@ func TestAuto(t *testing.T) {
 	if b, err := Bursts(Broadcast, 2*Queue, 1); err != nil || b.Lost == 0 {
 		t.Errorf("nothing is lost where %d answer at once: %+v, %v", 2*Queue, b, err)
 	}
-	if packet != mux.MaxPayload {
-		t.Errorf("a packet carries %d bytes", mux.MaxPayload)
-	}
+	try.Equal(t, packet, mux.MaxPayload, "bytes of a packet")
 }
 
 // The page can be written, and the one in docs has the present constants. If it has not, run "make
@@ -150,13 +139,8 @@ func TestPage(t *testing.T) {
 			}
 		}
 	}
-	if _, err := f.Document(); err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("../../../docs/SCALING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.Get(f.Document())(t)
+	page := try.Get(os.ReadFile("../../../docs/SCALING.md"))(t)
 	for _, says := range []string{
 		fmt.Sprintf("**%d** others (`search.MostBroadcast`)", search.MostBroadcast),
 		fmt.Sprintf("**%d** others (`search.MostUnicast`)", search.MostUnicast),
@@ -180,10 +164,7 @@ func TestUpkeepTargets(t *testing.T) {
 		nodes, resources = 100, 20_000
 	}
 	for _, loss := range []float64{0, 0.05} {
-		u, err := Keep(nodes, resources, loss, lasts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := try.Get(Keep(nodes, resources, loss, lasts))(t)
 		if u.Rate > 16<<10 {
 			t.Errorf("%.0f bytes a second are received", u.Rate)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -98,8 +99,6 @@ func TestAmongLaterRounds(t *testing.T) {
 			now = at
 			n.Tick(at)
 		}
-		if took := now.Sub(time.Unix(1, 0)).Round(time.Second); took != DefaultTries*hops*time.Second {
-			t.Errorf("round %d takes %v", round, took)
-		}
+		try.Equal(t, now.Sub(time.Unix(1, 0)).Round(time.Second), DefaultTries*hops*time.Second, "round %d takes", round)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/search/searchtest"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -23,14 +23,14 @@ type filterNode struct {
 	filters *search.Filters
 }
 
-func named(name string) *resource.List {
-	return must.Get(resource.NewPattern(resource.Attrs{"name": name}))
+func named(t try.TB, name string) *resource.List {
+	return try.Get(resource.NewPattern(resource.Attrs{"name": name}))(t)
 }
 
-func (n *filterNode) everything() iter.Seq[*resource.List] {
+func (n *filterNode) everything(t try.TB) iter.Seq[*resource.List] {
 	return func(yield func(*resource.List) bool) {
 		for name := range n.holds {
-			if !yield(named(name)) {
+			if !yield(named(t, name)) {
 				return
 			}
 		}
@@ -54,7 +54,7 @@ func TestNoWrongNo(t *testing.T) {
 		for _, m := range s.Nodes {
 			n := &filterNode{Node: m, holds: map[string]bool{}, filters: search.NewFilters()}
 			m.Has = func(q []byte) ([]byte, bool) { return q, n.holds[string(q)] }
-			m.May = func(q []byte) []resource.NodeID { return n.filters.May(named(string(q))) }
+			m.May = func(q []byte) []resource.NodeID { return n.filters.May(named(t, string(q))) }
 			nodes = append(nodes, n)
 		}
 		var air []inFlight
@@ -62,7 +62,7 @@ func TestNoWrongNo(t *testing.T) {
 		name := func(t *rapid.T) string { return strconv.Itoa(rapid.IntRange(0, 20).Draw(t, "name")) }
 		add := func(n *filterNode, name string) {
 			n.holds[name] = true
-			n.filters.Add(named(name))
+			n.filters.Add(named(t, name))
 		}
 		spread := func(i int) {
 			nodes[i].filters.Spread(s.IDs, nodes[i].ID, func(to resource.NodeID, m []byte) {
@@ -70,7 +70,7 @@ func TestNoWrongNo(t *testing.T) {
 			})
 		}
 		hear := func(m inFlight) {
-			reply := must.Get(nodes[m.to].filters.Hear(nodes[m.from].ID, m.message))
+			reply := try.Get(nodes[m.to].filters.Hear(nodes[m.from].ID, m.message))(t)
 			if reply != nil {
 				air = append(air, inFlight{m.to, m.from, reply})
 			}
@@ -98,14 +98,14 @@ func TestNoWrongNo(t *testing.T) {
 			},
 			"vanish": func(t *rapid.T) { delete(some(t).holds, name(t)) },
 			"spread": func(t *rapid.T) { spread(rapid.IntRange(0, len(nodes)-1).Draw(t, "node")) },
-			"renew":  func(t *rapid.T) { n := some(t); n.filters.Renew(search.NewSummary(n.everything(), len(nodes))) },
+			"renew":  func(t *rapid.T) { n := some(t); n.filters.Renew(search.NewSummary(n.everything(t), len(nodes))) },
 			"arrive": func(t *rapid.T) { hear(taken(t, false)) },
 			"double": func(t *rapid.T) { hear(taken(t, true)) },
 			"lost":   func(t *rapid.T) { taken(t, false) },
 			"restart": func(t *rapid.T) {
 				n := some(t)
 				n.filters = search.NewFilters()
-				n.filters.Renew(search.NewSummary(n.everything(), len(nodes)))
+				n.filters.Renew(search.NewSummary(n.everything(t), len(nodes)))
 			},
 			"away and back": func(t *rapid.T) {
 				n, o := some(t), some(t)
@@ -119,7 +119,7 @@ func TestNoWrongNo(t *testing.T) {
 				if r.Found != exists || !r.Definite() || exists && !nodes[slices.Index(s.IDs, r.From)].holds[what] {
 					t.Fatalf("%s exists: %v, found %+v", what, exists, r)
 				}
-				must.OK(s.Drain())
+				try.OK(t, s.Drain())
 			},
 		})
 		air = nil
@@ -136,7 +136,7 @@ func TestNoWrongNo(t *testing.T) {
 		for i, n := range nodes {
 			for j, o := range nodes {
 				for name := range o.holds {
-					if s := n.filters.Of(o.ID); i != j && (s == nil || !s.May(named(name))) {
+					if s := n.filters.Of(o.ID); i != j && (s == nil || !s.May(named(t, name))) {
 						t.Fatalf("node %d does not know that node %d holds %s", i, j, name)
 					}
 				}

@@ -10,7 +10,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/search"
 	"github.com/rocl-go/rocl/directory/internal/search/searchtest"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"pgregory.net/rapid"
 )
@@ -62,7 +62,7 @@ func traced(t rapid.TB, s *searchtest.Sim, from *searchtest.Node, tr *search.Rec
 	if r.Found != (found == 1) || found > 1 {
 		t.Errorf("%d steps found it: %+v", found, r)
 	}
-	must.OK(s.Drain())
+	try.OK(t, s.Drain())
 	if !slices.EqualFunc(steps, tr.Steps, func(a, b search.Step) bool { return a.Node == b.Node && a.Outcome == b.Outcome }) {
 		t.Errorf("the trace goes on when the search is over")
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -31,7 +31,7 @@ func TestVectors(t *testing.T) {
 	short := Packet{Type: typeAsk, Fan: 2, ID: id, Lo: 9, Hi: 9, Body: []byte("question")}
 	all = append(all, vectors.Of("short ask, of 1 to 9", short.AppendTo(nil, 1, 9), map[string]any{"type": typeAsk, "fan": 2, "number": 5}))
 	var l resource.List
-	must.OK(l.AddString("type", "worker"))
+	try.OK(t, l.AddString("type", "worker"))
 	s := NewSummary(slices.Values([]*resource.List{&l}), 1)
 	s.Epoch = 3
 	all = append(all, vectors.Of("summary", s.Append(nil), map[string]any{"epoch": 3, "attributes": l.String()}),

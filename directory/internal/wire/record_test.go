@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"go.uber.org/goleak"
 )
@@ -39,9 +40,7 @@ func FuzzBatch(f *testing.F) {
 // The body of a message end has a number, and whole identifiers of nodes.
 func TestParseEnd(t *testing.T) {
 	for _, b := range [][]byte{nil, {1}, {1, 0, 0, 0, 1}, make([]byte, 4+8+7)} {
-		if _, _, err := ParseEnd(b); !errors.Is(err, ErrProtocol) {
-			t.Errorf("%d bytes: %v", len(b), err)
-		}
+		try.Fails(ParseEnd(b))(t, ErrProtocol, "%d bytes", len(b))
 	}
 	covered, failed, err := ParseEnd([]byte{3, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0})
 	if covered != 3 || !slices.Equal(failed, []resource.NodeID{9}) || err != nil {

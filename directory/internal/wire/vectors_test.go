@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/database"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/internal/testkit/vectors"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -30,7 +30,7 @@ func (s *sent) Write(p []byte) (int, error) {
 func attrs(t *testing.T, pairs ...string) *resource.List {
 	l := new(resource.List)
 	for p := range slices.Chunk(pairs, 2) {
-		must.OK(l.AddString(p[0], p[1]))
+		try.OK(t, l.AddString(p[0], p[1]))
 	}
 	return l
 }
@@ -88,10 +88,10 @@ func TestVectors(t *testing.T) {
 	b.Event(1, &database.Event{Kind: database.Synced}, empty)
 	all = append(all, vectors.Of("event synced", b.Finish(), map[string]any{"type": MsgEvent, "id": 1, "kind": 4}))
 	c := sent{}
-	must.OK(NewConn(&c).SendError(1, ErrNotFound))
+	try.OK(t, NewConn(&c).SendError(1, ErrNotFound))
 	all = append(all, vectors.Of("error", c.b, map[string]any{"type": MsgError, "id": 1, "code": 1, "text": ErrNotFound.Error()}))
 	c.b = nil
-	must.OK(NewConn(&c).SendEnd(6, 3, []resource.NodeID{9}))
+	try.OK(t, NewConn(&c).SendEnd(6, 3, []resource.NodeID{9}))
 	all = append(all, vectors.Of("end", c.b, map[string]any{"type": MsgEnd, "id": 6, "covered": 3, "failed": []int{9}}))
 	vectors.Check(t, "directory", all)
 }

@@ -58,6 +58,17 @@ func (l *List[T]) PushFront(e *T, p *Place[T]) {
 	l.first = p
 }
 
+// InsertBehind adds e, whose place p is in no list, behind the element with place at.
+func (l *List[T]) InsertBehind(at *Place[T], e *T, p *Place[T]) {
+	*p = Place[T]{at.next, at, e}
+	if at.next != nil {
+		at.next.prev = p
+	} else {
+		l.last = p
+	}
+	at.next = p
+}
+
 // Replace puts e, whose place p is in no list, into the place of the element with place old.
 func (l *List[T]) Replace(old *Place[T], e *T, p *Place[T]) {
 	*p = Place[T]{old.next, old.prev, e}

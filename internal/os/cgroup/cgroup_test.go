@@ -7,6 +7,8 @@ import (
 	"testing/fstest"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,9 +56,7 @@ func TestRead(t *testing.T) {
 			for f, text := range c.files {
 				root["sys/fs/cgroup/"+f] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if got := read(root); got != c.want {
-				t.Errorf("%+v, want %+v", got, c.want)
-			}
+			try.Equal(t, read(root), c.want)
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 )
 
@@ -25,7 +25,7 @@ func TestShared(t *testing.T) {
 	}
 	defer memfd.Close(fd)
 	defer memfd.Unmap(mem)
-	other := must.Get(memfd.OpenShared(fd, size))
+	other := try.Get(memfd.OpenShared(fd, size))(t)
 	defer memfd.Unmap(other)
 	w, o := (*atomic.Uint32)(unsafe.Pointer(&mem[0])), (*atomic.Uint32)(unsafe.Pointer(&other[0]))
 

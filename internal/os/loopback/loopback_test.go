@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -15,8 +17,6 @@ func TestIsHost(t *testing.T) {
 		"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.8.9.1": true, "::1": true, "[::1]": true, "::ffff:127.0.0.1": true,
 		"": false, "10.0.0.7": false, "fd00::7": false, "0.0.0.0": false, "::": false, "localhost.example": false, "127.0.0.1:80": false,
 	} {
-		if got := IsHost(host); got != want {
-			t.Errorf("%q: %v", host, got)
-		}
+		try.Equal(t, IsHost(host), want, "%q", host)
 	}
 }

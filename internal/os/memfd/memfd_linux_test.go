@@ -7,9 +7,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,12 +25,10 @@ func TestOnlyTheMakerWrites(t *testing.T) {
 	}
 	defer Close(fd)
 	defer Unmap(mem)
-	theirs := must.Get(Open(fd, size))
+	theirs := try.Get(Open(fd, size))(t)
 	defer Unmap(theirs)
 	mem[size-1] = 7
-	if theirs[size-1] != 7 {
-		t.Error("what was written is not seen")
-	}
+	try.Equal(t, theirs[size-1], 7, "what was written is not seen")
 	if m, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
 		_ = unix.Munmap(m)
 		t.Error("a second writable mapping was made")
@@ -37,9 +36,7 @@ func TestOnlyTheMakerWrites(t *testing.T) {
 	if unix.Mprotect(theirs, unix.PROT_READ|unix.PROT_WRITE) == nil {
 		t.Error("a mapping for reading was made writable")
 	}
-	if _, err := unix.Pwrite(fd, []byte{1}, 0); err == nil {
-		t.Error("the file was written")
-	}
+	try.Rejects(unix.Pwrite(fd, []byte{1}, 0))(t, "the file was written")
 	for _, to := range []int64{0, size + 4096} {
 		if unix.Ftruncate(fd, to) == nil {
 			t.Errorf("the file was cut to %d", to)
@@ -59,22 +56,16 @@ func TestShared(t *testing.T) {
 	}
 	defer Close(fd)
 	defer Unmap(mem)
-	theirs := must.Get(OpenShared(fd, size))
+	theirs := try.Get(OpenShared(fd, size))(t)
 	defer Unmap(theirs)
 	theirs[1] = 7
-	if mem[1] != 7 {
-		t.Error("what was written is not seen")
-	}
+	try.Equal(t, mem[1], 7, "what was written is not seen")
 	if unix.Ftruncate(fd, 0) == nil {
 		t.Error("the file was cut")
 	}
-	if _, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
-		t.Errorf("what others write was opened as what they do not: %v", err)
-	}
+	try.Fails(Open(fd, size))(t, ErrUnsealed, "what others write was opened as what they do not")
 	mine, ours, err := Create(context.Background(), "test", size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer Close(mine)
 	defer Unmap(ours)
 	if m, err := OpenShared(mine, size); err == nil {
@@ -92,7 +83,7 @@ func TestOpenRefuses(t *testing.T) {
 	defer unix.Close(plain)
 	_ = unix.Ftruncate(plain, 4096)
 	var p [2]int
-	must.OK(unix.Pipe2(p[:], unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	good, mem, err := Create(context.Background(), "good", 4096)
@@ -106,9 +97,7 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("descriptor %d of %d bytes: %v, %v", c.fd, c.size, len(m), err)
 		}
 	}
-	if _, _, err := Create(context.Background(), "none", -1); err == nil {
-		t.Error("less than nothing was made")
-	}
+	try.Rejects(Create(context.Background(), "none", -1))(t, "less than nothing was made")
 }
 
 // Reserved memory takes no pages before Commit, and is as safe as other memory.
@@ -122,13 +111,11 @@ func TestReserve(t *testing.T) {
 	defer Unmap(mem)
 	used := func() int64 {
 		var st unix.Stat_t
-		must.OK(unix.Fstat(fd, &st))
+		try.OK(t, unix.Fstat(fd, &st))
 		return st.Blocks * 512
 	}
-	if n := used(); n != 0 {
-		t.Errorf("%d bytes are taken before any was committed", n)
-	}
-	must.OK(Commit(context.Background(), fd, some, 2*some))
+	try.Equal(t, used(), 0, "bytes taken before any was committed")
+	try.OK(t, Commit(context.Background(), fd, some, 2*some))
 	if n := used(); n < some || n > 4*some { // pages may be large
 		t.Errorf("%d bytes are taken, %d were committed", n, some)
 	}
@@ -138,12 +125,10 @@ func TestReserve(t *testing.T) {
 	if m, err := Open(fd, size); !errors.Is(err, ErrUnsealed) {
 		t.Errorf("a file with pages that have no memory was opened: %d bytes, %v", len(m), err)
 	}
-	theirs := must.Get(OpenReserved(fd, size))
+	theirs := try.Get(OpenReserved(fd, size))(t)
 	defer Unmap(theirs)
 	mem[some] = 7
-	if theirs[some] != 7 {
-		t.Error("what was written is not seen")
-	}
+	try.Equal(t, theirs[some], 7, "what was written is not seen")
 }
 
 // Memory is allocated in small steps that are kept. Signals at any rate do not stop that for ever,
@@ -192,7 +177,5 @@ func TestCommitInSteps(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
-	if _, _, err := Create(ctx, "test", 1<<30); !errors.Is(err, ended) {
-		t.Errorf("a context that has ended: %v", err)
-	}
+	try.Fails(Create(ctx, "test", 1<<30))(t, ended, "a context that has ended")
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,9 +25,7 @@ func TestOf(t *testing.T) {
 		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 5, Zone: "eth0"}, "fe80::/64"},
 		{&net.UnixAddr{Name: "/run/rocl", Net: "unix"}, "unix"},
 	} {
-		if got := Of(c.addr); got != c.want {
-			t.Errorf("Of(%v) = %q, want %q", c.addr, got, c.want)
-		}
+		try.Equal(t, Of(c.addr), c.want, "Of(%v)", c.addr)
 	}
 }
 
@@ -33,8 +33,6 @@ func TestOfURL(t *testing.T) {
 	for url, want := range map[string]string{
 		"": "", "tcp://10.0.0.1:5": "10.0.0.1", "tls://[2001:db8::1]:5": "2001:db8::/64", "shm://0123/name": "shm", "nonsense": "nonsense",
 	} {
-		if got := OfURL(url); got != want {
-			t.Errorf("OfURL(%q) = %q, want %q", url, got, want)
-		}
+		try.Equal(t, OfURL(url), want, "OfURL(%q)", url)
 	}
 }

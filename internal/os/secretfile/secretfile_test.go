@@ -11,8 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -23,7 +24,7 @@ const secret = "0123456789abcdef"
 func write(t *testing.T, dir, name string, mode os.FileMode, gid int) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	must.OK(errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, -1, gid), os.Chmod(path, mode)))
+	try.OK(t, errors.Join(os.WriteFile(path, []byte(secret), 0o600), os.Chown(path, -1, gid), os.Chmod(path, mode)))
 	return path
 }
 
@@ -76,12 +77,8 @@ func TestRead(t *testing.T) {
 			}
 		}
 	}
-	if b, err := Read(write(t, dir, "f", 0o604, own), 3, false); err != nil || string(b) != secret[:4] {
-		t.Errorf("the beginning of what is no secret: %q, %v", b, err)
-	}
-	if _, err := Read(dir, 3, false); err == nil {
-		t.Error("a folder was read")
-	}
+	try.Equal(t, string(try.Get(Read(write(t, dir, "f", 0o604, own), 3, false))(t)), secret[:4], "the beginning of what is no secret")
+	try.Rejects(Read(dir, 3, false))(t, "a folder was read")
 	t.Setenv(credentials, "")
 	if _, err := Read("$CREDENTIALS_DIRECTORY/key", 3, false); err == nil || !strings.Contains(err.Error(), "not set") {
 		t.Error(err)
@@ -90,27 +87,21 @@ func TestRead(t *testing.T) {
 
 // A descriptor can be read again and again, whatever it is of, and stays open.
 func TestDescriptor(t *testing.T) {
-	file := must.Get(os.Open(write(t, t.TempDir(), "a", 0o600, -1)))
+	file := try.Get(os.Open(write(t, t.TempDir(), "a", 0o600, -1)))(t)
 	defer file.Close()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer r.Close()
-	must.Get(w.WriteString(secret))
+	try.Get(w.WriteString(secret))(t)
 	w.Close()
 	for _, f := range []*os.File{file, r} {
 		for _, form := range []string{"fd:%d", "/dev/fd/%d", "/proc/self/fd/%d", "fd:%d"} {
 			name := fmt.Sprintf(form, f.Fd())
-			if b, err := Read(name, 100, true); err != nil || string(b) != secret {
-				t.Errorf("%s: %q, %v", name, b, err)
-			}
+			try.Equal(t, string(try.Get(Read(name, 100, true))(t)), secret, "%s", name)
 		}
 	}
 	empty, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	defer empty.Close()
 	w.Close()
 	if b, err := Read(fmt.Sprint("fd:", empty.Fd()), 100, true); err == nil {
@@ -122,8 +113,6 @@ func TestOtherIn(t *testing.T) {
 	const passwd = "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/:/bin/sh\nalice:x:1001:100::/:/bin/sh\n"
 	const group = "root:x:0:\nme:x:1000:\nusers:x:100:me\nteam:x:200:me,root\nclub:x:300:me,alice\nold:x:400:gone\n"
 	for gid, want := range map[int]string{0: "", 1000: "", 100: "alice", 200: "", 300: "alice", 400: "gone", 5000: ""} {
-		if got := otherIn(passwd, group, 1000, gid); got != want {
-			t.Errorf("group %d: %q, want %q", gid, got, want)
-		}
+		try.Equal(t, otherIn(passwd, group, 1000, gid), want, "group %d", gid)
 	}
 }

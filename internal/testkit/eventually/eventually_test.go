@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,12 +54,8 @@ func TestContext(t *testing.T) {
 	t.Run("it", func(t *testing.T) {
 		ctx = Context(t)
 		t.Cleanup(func() {
-			if err := errors.Join(ctx.Err(), Context(t).Err()); err != nil {
-				t.Errorf("within a cleanup function: %v", err)
-			}
+			try.Check(t, errors.Join(ctx.Err(), Context(t).Err()), "within a cleanup function")
 		})
 	})
-	if !errors.Is(ctx.Err(), context.Canceled) {
-		t.Errorf("after the test: %v", ctx.Err())
-	}
+	try.Fails(ctx.Err())(t, context.Canceled, "after the test")
 }

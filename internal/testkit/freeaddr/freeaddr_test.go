@@ -6,8 +6,9 @@ import (
 	"net"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/testkit/must"
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -21,8 +22,8 @@ func TestLoopback(t *testing.T) {
 		}
 		seen[addr] = true
 	}
-	addr := must.Get(Loopback())
-	pc := must.Get(net.ListenPacket("udp", addr))
+	addr := try.Get(Loopback())(t)
+	pc := try.Get(net.ListenPacket("udp", addr))(t)
 	defer pc.Close()
 	if free(addr) {
 		t.Error("an address with a UDP socket counts as free")

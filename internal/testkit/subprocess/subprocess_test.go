@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/must"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 )
 
@@ -53,34 +53,29 @@ func TestMain(m *testing.M) {
 
 func start(t *testing.T, cmd *exec.Cmd, opts ...Option) *Process {
 	t.Helper()
-	p := must.Get(Start(cmd, opts...))
+	p := try.Get(Start(cmd, opts...))(t)
 	t.Cleanup(p.Kill)
 	return p
 }
 
 func (p *Process) mustLine(t *testing.T) string {
 	t.Helper()
-	s := must.Get(p.Line(t.Context()))
-	return s
+	return try.Get(p.Line(t.Context()))(t)
 }
 
 // A child answers lines, ends with its input, and its exit code comes with the end of its lines.
 func TestLines(t *testing.T) {
 	p := start(t, Self("child-echo"))
 	for i := range 3 {
-		must.OK(p.WriteLine("line", i))
-		if s := p.mustLine(t); s != fmt.Sprint("heard line ", i) {
-			t.Errorf("line %d is %q", i, s)
-		}
+		try.OK(t, p.WriteLine("line", i))
+		try.Equal(t, p.mustLine(t), fmt.Sprint("heard line ", i), "line %d", i)
 	}
-	must.OK(p.WriteLine("more"))
+	try.OK(t, p.WriteLine("more"))
 	if err := p.Expect(t.Context(), "heard less"); err == nil || !strings.Contains(err.Error(), `"heard more"`) {
 		t.Errorf("another line than was expected: %v", err)
 	}
 	p.CloseInput()
-	if s := p.mustLine(t); s != "end" {
-		t.Errorf("the line without an end is %q", s)
-	}
+	try.Equal(t, p.mustLine(t), "end", "the line without an end")
 	_, err := p.Line(t.Context())
 	var code *exec.ExitError
 	if !errors.Is(err, ErrEnded) || !errors.As(err, &code) || code.ExitCode() != 3 {
@@ -90,9 +85,7 @@ func TestLines(t *testing.T) {
 	cause := errors.New("given up")
 	cancel(cause)
 	q := start(t, Self("child-echo"))
-	if _, err := q.Line(ctx); !errors.Is(err, cause) {
-		t.Errorf("a line that never comes: %v", err)
-	}
+	try.Fails(q.Line(ctx))(t, cause, "a line that never comes")
 	if err := q.Stop(); !errors.As(err, &code) || code.ExitCode() != 3 {
 		t.Errorf("stopped: %v", err)
 	}
@@ -104,9 +97,7 @@ func TestMerged(t *testing.T) {
 	if a, b := p.mustLine(t), p.mustLine(t); a != "an error" || b != "a line" {
 		t.Errorf("%q and %q", a, b)
 	}
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	try.Check(t, p.Wait())
 }
 
 // Run returns both outputs and the exit code of a child, and ends a child with its context.
@@ -131,9 +122,7 @@ func TestRun(t *testing.T) {
 	if _, _, code, err := Run(ctx, Self("child-deaf")); code != -1 || !errors.Is(err, cause) {
 		t.Errorf("a child that is killed: %d, %v", code, err)
 	}
-	if _, _, _, err := Run(t.Context(), exec.Command("/no/such/program")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no program: %v", err)
-	}
+	try.Fails(Run(t.Context(), exec.Command("/no/such/program")))(t, os.ErrNotExist, "no program")
 }
 
 // Prepared runs in the thread that starts the child. A child is not started if it fails.
@@ -143,16 +132,12 @@ func TestPrepared(t *testing.T) {
 		t.Errorf("priority %d, %v", n, err)
 	}
 	refused := errors.New("refused")
-	if _, err := Start(Self("child-echo"), Prepared(func() error { return refused })); !errors.Is(err, refused) {
-		t.Errorf("%v", err)
-	}
+	try.Fails(Start(Self("child-echo"), Prepared(func() error { return refused })))(t, refused)
 }
 
 // A program that does not exist is an error.
 func TestNoProgram(t *testing.T) {
-	if _, err := Start(exec.Command("/no/such/program")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v", err)
-	}
+	try.Fails(Start(exec.Command("/no/such/program")))(t, os.ErrNotExist)
 }
 
 // Stop kills a child that does not end with its input.
@@ -167,7 +152,7 @@ func TestStopKills(t *testing.T) {
 // A child ends when its parent is killed.
 func TestEndsWithParent(t *testing.T) {
 	p := start(t, Self("child-parent"))
-	pid := must.Get(strconv.Atoi(p.mustLine(t)))
+	pid := try.Get(strconv.Atoi(p.mustLine(t)))(t)
 	if !isRunning(pid) {
 		t.Fatal("the child of the child does not run")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The figure of a side is the median of its rounds' medians. The p99 is that of all its round
@@ -92,19 +93,15 @@ func TestRoundsFail(t *testing.T) {
 // A failure in any goroutine is that of all, and a panic for another reason goes on.
 func TestConcurrently(t *testing.T) {
 	bad := errors.New("bad")
-	if err := attempt(func() {
+	try.Fails(attempt(func() {
 		concurrently(5, func(i int) {
 			if i == 3 {
 				check(bad)
 			}
 		})
-	}); !errors.Is(err, bad) {
-		t.Errorf("it failed with %v", err)
-	}
+	}))(t, bad, "it failed with")
 	defer func() {
-		if r := recover(); r != "other" {
-			t.Errorf("recovered %v", r)
-		}
+		try.Equal(t, recover(), "other", "recovered")
 	}()
 	_ = attempt(func() { panic("other") })
 }
@@ -158,9 +155,7 @@ func TestMarkdown(t *testing.T) {
 		return errors.Join(err, markdownRows(w, rs))
 	}
 	var b strings.Builder
-	if err := write(&b); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, write(&b))
 	head, rest, _ := strings.Cut(b.String(), "\n")
 	day, where, _ := strings.Cut(head, ": ")
 	if _, err := time.Parse(time.DateOnly, day); err != nil || where != "Abacus, 3 cores, Linux 9, go9." {
@@ -177,9 +172,7 @@ func TestMarkdown(t *testing.T) {
 		t.Errorf("the table is\n%s\nwant\n%s", rest, want)
 	}
 	for _, w := range []io.Writer{&full{0}, &full{1}, &full{2}} {
-		if err := write(w); !errors.Is(err, io.ErrShortWrite) {
-			t.Errorf("a write that fails: %v", err)
-		}
+		try.Fails(write(w))(t, io.ErrShortWrite, "a write that fails")
 	}
 }
 
@@ -201,9 +194,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 			continue
 		}
-		if err := o.check(b); err != nil {
-			t.Errorf("%s: %v", line, err)
-		}
+		try.Check(t, o.check(b), "%s", line)
 	}
 }
 
@@ -257,8 +248,6 @@ func TestWrongFlags(t *testing.T) {
 	}
 	// The caller of the command sees the error.
 	for _, args := range [][]string{{"bench", "rtt", "--poll", "sometimes"}, {"bench", "nonsense"}, {"bench", "rtt", "nonsense"}, {"bench-peer", "x"}} {
-		if code := cli.Run(t.Context(), root(), args); code != 64 {
-			t.Errorf("rocl %v: exit code %d, want 64", args, code)
-		}
+		try.Equal(t, cli.Run(t.Context(), root(), args), 64, "rocl %v: exit code", args)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // soon is much longer than the end of a bench takes on any machine.
@@ -69,15 +70,10 @@ func TestSmoke(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), soon)
 			defer cancel()
-			out, err := execute(ctx, append([]string{"bench", "--json"}, strings.Fields(name)...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := try.Get(execute(ctx, append([]string{"bench", "--json"}, strings.Fields(name)...)...))(t)
 			for line := range strings.Lines(out) {
 				var r Result
-				if err := json.Unmarshal([]byte(line), &r); err != nil {
-					t.Fatalf("%v: %q", err, line)
-				}
+				try.OK(t, json.Unmarshal([]byte(line), &r), "%q", line)
 				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
 					r.Unit == "" || r.What == "" || r.Target < 0 || r.Machine.Cores < 1 {
 					t.Errorf("printed %s", line)
@@ -130,9 +126,7 @@ const endlessly = math.MaxInt / 2
 func interrupted(t *testing.T, ctx context.Context, line string, count, rounds int, interrupt func(*pair)) error {
 	t.Helper()
 	b, o, err := parse(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, err)
 	o.count, o.rounds = count, rounds
 	hurt := make(chan time.Time, 1)
 	var dir string
@@ -187,9 +181,7 @@ func TestInterrupted(t *testing.T) {
 			why := errors.New("why")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			if err := interrupted(t, ctx, e.line, e.count, e.rounds, func(*pair) { cancel(why) }); !errors.Is(err, why) {
-				t.Errorf("cancelled: %v", err)
-			}
+			try.Fails(interrupted(t, ctx, e.line, e.count, e.rounds, func(*pair) { cancel(why) }))(t, why, "cancelled")
 		})
 	}
 }
@@ -215,9 +207,7 @@ func TestCancelledInProcess(t *testing.T) {
 			}()
 			select {
 			case err := <-ended:
-				if !errors.Is(err, context.DeadlineExceeded) {
-					t.Error(err)
-				}
+				try.Fails(err)(t, context.DeadlineExceeded)
 			case <-time.After(soon):
 				t.Fatal("it goes on")
 			}

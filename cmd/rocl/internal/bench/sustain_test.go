@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // Every transport is measured with every policy, beside the bare loops. The plot is an SVG with a
@@ -21,10 +23,7 @@ func TestSustain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	plot := filepath.Join(t.TempDir(), "sustain.svg")
-	out, err := execute(ctx, "bench", "--json", "sustain", "--rounds", "2", "--interval", "3ms", "--plot", plot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := try.Get(execute(ctx, "bench", "--json", "sustain", "--rounds", "2", "--interval", "3ms", "--plot", plot))(t)
 	got := map[string]bool{}
 	var all []*Sustained
 	for d := json.NewDecoder(strings.NewReader(out)); ; {
@@ -55,27 +54,17 @@ func TestSustain(t *testing.T) {
 			t.Errorf("%s: %s is not measured", b.transport, b.what)
 		}
 	}
-	if len(all) != want {
-		t.Errorf("%d are measured, not %d", len(all), want)
-	}
+	try.Equal(t, len(all), want, "measurements")
 	drawing := must(os.ReadFile(plot))
-	if err := xml.Unmarshal(drawing, new(struct{})); err != nil {
-		t.Errorf("%s: %v", plot, err)
-	}
+	try.Check(t, xml.Unmarshal(drawing, new(struct{})), "%s", plot)
 	bars := bytes.Count(drawing, []byte("<rect "))
 	if bars < 3*want {
 		t.Errorf("the plot has %d bars for %d rows", bars, want)
 	}
 	var text, table strings.Builder
-	if err := errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)); err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(text.String(), "\n"); n != want+1 {
-		t.Errorf("%d lines:\n%s", n, text.String())
-	}
-	if n := strings.Count(table.String(), "\n|"); n != want+2 {
-		t.Errorf("%d rows:\n%s", n, table.String())
-	}
+	try.OK(t, errors.Join(sustainedText(&text, all), sustainedMarkdown(&table, all)))
+	try.Equal(t, strings.Count(text.String(), "\n"), want+1, "lines of\n%s", &text)
+	try.Equal(t, strings.Count(table.String(), "\n|"), want+2, "rows of\n%s", &table)
 }
 
 // A share of nothing is 0, and the mean is that of both shares.
@@ -92,8 +81,6 @@ func TestSustained(t *testing.T) {
 
 func TestSustainWrongFlags(t *testing.T) {
 	for _, line := range []string{"--rounds 0", "--interval 0", "--size -1", "--json --markdown", "--plot /nowhere/at/all.svg", "--plot=", "--plot .", "more"} {
-		if _, err := execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...); err == nil {
-			t.Errorf("%s is taken", line)
-		}
+		try.Rejects(execute(t.Context(), append([]string{"bench", "sustain"}, strings.Fields(line)...)...))(t, "%s is taken", line)
 	}
 }

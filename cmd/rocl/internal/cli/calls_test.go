@@ -21,6 +21,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
 
@@ -72,9 +73,7 @@ func TestCallAndServe(t *testing.T) {
 	if out, _, code := call(t, sock, big, "name=there"); code != 0 || out != strings.ToUpper(big)+"0\n" {
 		t.Errorf("a large request: %d, %d bytes", code, len(out))
 	}
-	if code := s.stop(); code != 0 {
-		t.Errorf("serve interrupted: exit code %d", code)
-	}
+	try.Equal(t, s.stop(), 0, "serve interrupted: exit code")
 }
 
 // Characters that would control a terminal are printed with escapes, and with --raw unchanged.
@@ -139,16 +138,14 @@ func TestServeMessages(t *testing.T) {
 	if _, _, code := execute(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=there"); code != 0 {
 		t.Errorf("send: exit code %d", code)
 	}
-	if l := s.line(); l != "hello." {
-		t.Errorf("serve printed %q", l)
-	}
+	try.Equal(t, s.line(), "hello.", "serve printed")
 }
 
 // A call ends when the server ends, and when the reply takes too long.
 func TestCallEnds(t *testing.T) {
 	sock := node(t)
 	c := open(t, sock)
-	r := must(c.Register(t.Context(), rocl.Attrs{"name": "silent"}))
+	r := try.Get(c.Register(t.Context(), rocl.Attrs{"name": "silent"}))(t)
 	for wait := 300 * time.Millisecond; ; wait *= 2 {
 		_, errOut, code := execute(t.Context(), strings.NewReader(""), "call", "--socket", sock, "--timeout", wait.String(), "name=silent")
 		if strings.Contains(errOut, "the directory at") && wait < time.Minute {
@@ -214,9 +211,7 @@ func TestCallOfReceiver(t *testing.T) {
 // pipe, and ended when the last one that has opened it has gone.
 func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
 	path = filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, syscall.Mkfifo(path, 0o600))
 	b, e := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(e)
@@ -227,9 +222,7 @@ func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
 			return
 		}
 		defer f.Close()
-		if _, err := io.ReadAll(f); err != nil {
-			t.Error(err)
-		}
+		try.Works(io.ReadAll(f))(t)
 	}()
 	return path, b, e
 }
@@ -249,10 +242,8 @@ func TestServedOutputStaysOpen(t *testing.T) {
 		t.Errorf("call: %d, %q", code, errOut)
 	}
 	<-begun
-	left := must(strconv.Atoi(line))
-	if err := syscall.Kill(left, syscall.SIGKILL); err != nil {
-		t.Error(err)
-	}
+	left := try.Get(strconv.Atoi(line))(t)
+	try.Check(t, syscall.Kill(left, syscall.SIGKILL))
 	<-ended
 }
 
@@ -264,9 +255,7 @@ func TestServeInterrupted(t *testing.T) {
 	s, _ := serve(t, sock, "exec 3>"+path+"; sleep 1000; true", "name=there")
 	called := beginCall(t, sock, "", "name=there")
 	<-begun
-	if code := s.stop(); code != 0 {
-		t.Errorf("serve: exit code %d", code)
-	}
+	try.Equal(t, s.stop(), 0, "serve: exit code")
 	<-ended
 	if got := <-called; got.code != exitCommand || !strings.Contains(got.errOut, "it was interrupted") {
 		t.Errorf("call: %d, %q", got.code, got.errOut)
@@ -279,7 +268,7 @@ func TestServeKilled(t *testing.T) {
 	path, begun, ended := fifo(t)
 	cmd := subprocess.Self("serve", "--socket", sock, "name=there", "--", "sh", "-c", "exec 3>"+path+"; exec sleep 1000")
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
-	s := must(subprocess.Start(cmd))
+	s := try.Get(subprocess.Start(cmd))(t)
 	t.Cleanup(s.Kill)
 	go func() {
 		<-begun
@@ -302,18 +291,16 @@ func TestServeNoSuchCommand(t *testing.T) {
 func TestCallOfName(t *testing.T) {
 	sock := node(t)
 	c := open(t, sock)
-	s := must(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"}))
+	s := try.Get(rpc.NewServer(t.Context(), c, rocl.Attrs{"name": "sums"}))(t)
 	defer s.Close(context.Background())
 	type addends struct{ A, B int }
-	if err := rpc.Register(s, "add", func(_ context.Context, in addends) (map[string]int, error) {
+	try.OK(t, rpc.Register(s, "add", func(_ context.Context, in addends) (map[string]int, error) {
 		if in.A < 0 {
 			return nil, fs.ErrInvalid
 		}
 		return map[string]int{"sum": in.A + in.B}, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := rpc.RegisterStream(s, "upto", func(_ context.Context, n int) iter.Seq2[int, error] {
+	}))
+	try.OK(t, rpc.RegisterStream(s, "upto", func(_ context.Context, n int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) {
 			for i := 0; i < n && yield(i, nil); i++ {
 			}
@@ -321,9 +308,7 @@ func TestCallOfName(t *testing.T) {
 				yield(0, fs.ErrInvalid)
 			}
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	if out, errOut, code := call(t, sock, "2", "upto", "name=sums"); code != 0 || out != "0\n1\n" {
 		t.Errorf("%d, %q, %q", code, out, errOut)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
@@ -47,9 +48,9 @@ func node(t *testing.T) string {
 
 // labelled starts a directory of a node with labels, and returns it with its socket.
 func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
-	dir := must(os.MkdirTemp("", "rc-")) // short, because the kernel allows 107 bytes
+	dir := try.Get(os.MkdirTemp("", "rc-"))(t) // short, because the kernel allows 107 bytes
 	sock := filepath.Join(dir, "d.sock")
-	s := must(directory.Listen(sock, directory.WithLabels(must(directory.NewLabels(a)))))
+	s := try.Get(directory.Listen(sock, directory.WithLabels(try.Get(directory.NewLabels(a))(t))))(t)
 	t.Cleanup(func() {
 		s.Close()
 		os.RemoveAll(dir)
@@ -59,16 +60,9 @@ func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
 
 // open opens a context for the test.
 func open(t *testing.T, sock string, opts ...rocl.Option) *rocl.Context {
-	c := must(rocl.Open(t.Context(), append(opts, rocl.WithSocket(sock))...))
+	c := try.Get(rocl.Open(t.Context(), append(opts, rocl.WithSocket(sock))...))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // execute runs a command line to its end.
@@ -161,9 +155,7 @@ func TestAttributes(t *testing.T) {
 		for name, v := range l.All() {
 			got += name + "=" + string(v) + "\n"
 		}
-		if got != c.want {
-			t.Errorf("%q: read as %q, want %q", c.args, got, c.want)
-		}
+		try.Equal(t, got, c.want, "%q: read as", c.args)
 	}
 	for _, a := range []string{"", "a", "=", "=b", strings.Repeat("n", 1025) + "=x"} {
 		_, err := attributes([]string{"fine=yes", a})
@@ -305,21 +297,15 @@ func TestPrint(t *testing.T) {
 	if err := Print(&b, map[string]any{"a": "<x>\n"}); err != nil || strings.Count(b.String(), "\n") != 1 {
 		t.Errorf("%v: %q", err, b.String())
 	}
-	if err := Print(&b, func() {}); err == nil {
-		t.Error("what JSON does not have is printed")
-	}
+	try.Rejects(Print(&b, func() {}))(t, "what JSON does not have is printed")
 	r, w := io.Pipe()
 	r.Close()
-	if err := Print(w, 1); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("a write that fails: %v", err)
-	}
+	try.Fails(Print(w, 1))(t, io.ErrClosedPipe, "a write that fails")
 }
 
 func TestJSONAttrs(t *testing.T) {
-	l := must(attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="}))
-	if err := l.Want("blank"); err != nil {
-		t.Fatal(err)
-	}
+	l := try.Get(attributes([]string{"one=1", "two=a", "two=\xff", "two=c", "empty="}))(t)
+	try.OK(t, l.Want("blank"))
 	want := map[string]any{
 		"one": "1", "two": []any{"a", map[string]string{"base64": "/w=="}, "c"}, "empty": "", "blank": nil,
 	}
@@ -364,9 +350,7 @@ func TestPieces(t *testing.T) {
 		if err := pieces(io.MultiReader(strings.NewReader("one\ntwo"), iotest.ErrReader(bad)), raw, count); !errors.Is(err, bad) || n == 0 {
 			t.Errorf("raw %v: input that breaks: %v after %d", raw, err, n)
 		}
-		if err := pieces(strings.NewReader("one\ntwo"), raw, func([]byte) error { return bad }); err != bad {
-			t.Errorf("raw %v: a send that fails: %v", raw, err)
-		}
+		try.Equal(t, pieces(strings.NewReader("one\ntwo"), raw, func([]byte) error { return bad }), bad, "raw %v: a send that fails", raw)
 	}
 }
 
@@ -456,17 +440,13 @@ func TestWatch(t *testing.T) {
 			t.Errorf("registered %s: %s", id, l)
 		}
 		if as == "text" {
-			if _, err := time.Parse(watchTime, strings.Fields(l)[0]); err != nil {
-				t.Error(err)
-			}
+			try.Works(time.Parse(watchTime, strings.Fields(l)[0]))(t)
 		}
 		r.stop()
 		if l := w.line(); !strings.Contains(l, "gone") || !strings.Contains(l, id) {
 			t.Errorf("%s ended: %s", id, l)
 		}
-		if code := w.stop(); code != 0 {
-			t.Errorf("interrupted: exit code %d", code)
-		}
+		try.Equal(t, w.stop(), 0, "interrupted: exit code")
 	}
 }
 
@@ -505,9 +485,7 @@ func TestSendAndReceive(t *testing.T) {
 		t.Errorf("send --raw: exit code %d", code)
 	}
 	for _, want := range []string{"a", "b", "c"} {
-		if l := raw.line(); l != want {
-			t.Errorf("received %q, want %q", l, want)
-		}
+		try.Equal(t, raw.line(), want, "received")
 	}
 	if code := raw.stop(); code != 0 { // its help says that it runs until the interrupt
 		t.Errorf("recv interrupted: exit code %d", code)
@@ -520,9 +498,7 @@ func TestSendWaits(t *testing.T) {
 	sent := begin(t.Context(), strings.NewReader("hello\n"), "send", "--socket", sock, "name=late", "--wait", long.String())
 	r := start(t, "recv", "--socket", sock, "--count", "1", "name=late")
 	r.line()
-	if l := r.line(); l != "hello" {
-		t.Errorf("received %q", l)
-	}
+	try.Equal(t, r.line(), "hello", "received")
 	if got := <-sent; got.code != 0 {
 		t.Errorf("send: exit code %d", got.code)
 	}
@@ -536,15 +512,13 @@ func TestSendTellsUndelivered(t *testing.T) {
 	sock := node(t)
 	c := open(t, sock)
 	for _, json := range []bool{false, true} {
-		r := must(c.Register(t.Context(), rocl.Attrs{"name": "there"}))
+		r := try.Get(c.Register(t.Context(), rocl.Attrs{"name": "there"}))(t)
 		in, typed := io.Pipe()
 		ended := begin(t.Context(), in, "send", "--socket", sock, "name=there", fmt.Sprint("--json=", json))
-		must(io.WriteString(typed, "one\n"))
-		must(r.Recv(t.Context())).Release()
-		if err := r.Close(); err != nil {
-			t.Fatal(err)
-		}
-		must(io.WriteString(typed, "two\n"))
+		try.Get(io.WriteString(typed, "one\n"))(t)
+		try.Get(r.Recv(t.Context()))(t).Release()
+		try.OK(t, r.Close())
+		try.Get(io.WriteString(typed, "two\n"))(t)
 		typed.Close()
 		got := <-ended
 		if got.code != 1 || !strings.Contains(got.errOut, "1 of 2 messages were not delivered: ") || !strings.Contains(got.errOut, "resource is gone") {
@@ -566,12 +540,8 @@ func TestSendInterrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	ended := begin(ctx, in, "send", "--socket", sock, "name=there")
-	must(io.WriteString(typed, "hello\n"))
-	if l := r.line(); l != "hello" {
-		t.Errorf("received %q", l)
-	}
+	try.Get(io.WriteString(typed, "hello\n"))(t)
+	try.Equal(t, r.line(), "hello", "received")
 	cancel()
-	if got := eventually.Value(t, "the end of send", ended); got.code != exitInterrupted {
-		t.Errorf("interrupted: exit code %d", got.code)
-	}
+	try.Equal(t, eventually.Value(t, "the end of send", ended).code, exitInterrupted, "interrupted: exit code")
 }

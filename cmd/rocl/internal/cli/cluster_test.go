@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -183,7 +184,7 @@ func TestHangingNode(t *testing.T) {
 	s, sock := labelled(t, resource.Attrs{"zone": "a"})
 	s.Attach(hanging{})
 	c := open(t, sock)
-	r := must(c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"}))
+	r := try.Get(c.Register(t.Context(), rocl.Attrs{"a": "b", "rpc": "1"}))(t)
 	for args, want := range map[string]string{
 		"find a=b": r.ID().String(), "nodes": nodeName(s.Node()), "nodes zone=a": "zone=a", "services": r.ID().String(), "routes": "",
 	} {
@@ -197,25 +198,18 @@ func TestHangingNode(t *testing.T) {
 // Promise (Commands): A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
-	err := Globals{Socket: sock, Timeout: long}.ask(t.Context(), func(_ *timeoutContext, c *rocl.Context) error {
+	try.OK(t, Globals{Socket: sock, Timeout: long}.ask(t.Context(), func(_ *timeoutContext, c *rocl.Context) error {
 		if len(c.Addrs()) > 0 {
 			t.Errorf("it listens at %q", c.Addrs())
 		}
 		return nil
-	}, askOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, askOnly()))
 	c := open(t, sock, askOnly())
 	w := start(t, "watch", "--socket", sock, "--json", rocl.AttrKind+"=context", rocl.AttrAddr+"=")
 	w.line()
 	for f, err := range c.FindAll(t.Context(), rocl.Match{rocl.AttrKind: "context"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if f.Attrs.GetString(rocl.AttrAddr) != "" {
-			t.Errorf("a context listens: %v", &f.Attrs)
-		}
+		try.OK(t, err)
+		try.Equal(t, f.Attrs.GetString(rocl.AttrAddr), "", "a context listens: %v", &f.Attrs)
 	}
 }
 
@@ -226,9 +220,7 @@ func TestErrorsBelowTable(t *testing.T) {
 	broken := routeJSON{Context: id, PID: 8, Error: strings.Repeat("x", 200)}
 	var plain, both, alone bytes.Buffer
 	for w, lines := range map[*bytes.Buffer][]routeJSON{&plain: {route}, &both: {broken, route, broken}, &alone: {broken}} {
-		if err := printRoutes(w, Globals{}, lines); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, printRoutes(w, Globals{}, lines))
 	}
 	below := fmt.Sprintf("%v (PID 8): %s\n", id, broken.Error)
 	if !strings.HasPrefix(plain.String(), "CONTEXT") || both.String() != plain.String()+below+below || alone.String() != below {
@@ -252,9 +244,7 @@ func TestPrintTrace(t *testing.T) {
 	}
 	print := func() []string {
 		var b strings.Builder
-		if err := printTrace(&b, tr); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, printTrace(&b, tr))
 		if strings.Contains(b.String(), "\x1b") {
 			t.Errorf("%q", b.String())
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -55,9 +56,7 @@ func printsSafely(t *testing.T, sock, line string) {
 func TestNothingUnsafeIsPrinted(t *testing.T) {
 	_, sock := labelled(t, resource.Attrs{"label" + evil: evil})
 	c := open(t, sock)
-	if _, err := c.Register(t.Context(), rocl.Attrs{"evil": "yes", "name" + evil: evil, "bytes": "\xff\x9b"}); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(c.Register(t.Context(), rocl.Attrs{"evil": "yes", "name" + evil: evil, "bytes": "\xff\x9b"}))(t)
 	for _, args := range []string{"find evil=yes", "find --cluster evil=yes", "find --contexts", "nodes", "search-trace evil=yes", "search-trace name" + evil + "=x", "routes",
 		"find x" + evil, "find x" + evil + "=\x1b --first --cluster", "find --want x" + evil, "no" + evil, "help " + evil, "search-trace --search " + evil + " a=b", "recv --count " + evil + " a=b"} {
 		printsSafely(t, sock, args)
@@ -94,15 +93,11 @@ func TestNothingUnsafeIsPrinted(t *testing.T) {
 	root := Root()
 	root.SetErr(&e)
 	report(context.Background(), root, nil, errors.Join(errors.New("no"+evil), fmt.Errorf("%w: \x1b[2J", directory.ErrNoDirectory)))
-	if u := unsafe(e.String()); u != "" {
-		t.Errorf("an error was printed with %s: %q", u, e.String())
-	}
+	try.Equal(t, unsafe(e.String()), "", "unsafe in the error %q", &e)
 }
 
 // A list is printed so that values cannot be mistaken for other attributes.
 func TestListsAreUnambiguous(t *testing.T) {
-	l := must(attributes([]string{"a=b", "list=a,b", "c=d, e=f", `q="x"`, "what=?"}))
-	if got := l.String(); got != `{a=b, list=a,b, c="d, e=f", q="\"x\"", what="?"}` {
-		t.Errorf("%s", got)
-	}
+	l := try.Get(attributes([]string{"a=b", "list=a,b", "c=d, e=f", `q="x"`, "what=?"}))(t)
+	try.Equal(t, l.String(), `{a=b, list=a,b, c="d, e=f", q="\"x\"", what="?"}`)
 }

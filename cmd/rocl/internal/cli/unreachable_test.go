@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -32,11 +33,11 @@ func (c closed) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 // no longer time-out. 'rocl routes' prints links that dial, with the reason.
 func TestUnreachable(t *testing.T) {
 	sock := node(t)
-	ln := must(net.Listen("tcp", "127.0.0.1:0"))
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := ln.Addr().String()
 	ln.Close()
 	far := open(t, sock, rocl.WithTransports(closed{"tcp://" + addr}))
-	it := must(far.Register(t.Context(), rocl.Attrs{"name": "far"}))
+	it := try.Get(far.Register(t.Context(), rocl.Attrs{"name": "far"}))(t)
 	for _, name := range []string{"call", "send"} {
 		_, errOut, code := execute(t.Context(), strings.NewReader("hello\n"), name, "--socket", sock, "--timeout", "700ms", "name=far")
 		if code == 0 || !strings.Contains(errOut, "unreachable") || !strings.Contains(errOut, "dial tcp "+addr) || !strings.Contains(errOut, "connection refused") || strings.Contains(errOut, "more time") {
@@ -44,19 +45,15 @@ func TestUnreachable(t *testing.T) {
 		}
 	}
 	soon := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithGiveUp(200*time.Millisecond))
-	from := must(soon.Register(t.Context(), nil))
-	if err := from.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	from := try.Get(soon.Register(t.Context(), nil))(t)
+	try.OK(t, from.SendBytes(t.Context(), it.ID(), 1, nil))
 	n, err := undelivered(t.Context(), Globals{Timeout: eventually.Timeout}, from, it.ID(), nil)
 	if n != 1 || !errors.Is(err, rocl.ErrUnreachable) || !strings.Contains(err.Error(), "dial tcp "+addr) || strings.Contains(err.Error(), "no connection within") {
 		t.Errorf("a time-out above WithGiveUp: %d undelivered, %v", n, err)
 	}
 	near := open(t, sock, rocl.WithUndelivered(func(rocl.Undelivered) {}), rocl.WithLinger(1), rocl.WithGiveUp(eventually.Timeout))
-	me := must(near.Register(t.Context(), nil))
-	if err := me.SendBytes(t.Context(), it.ID(), 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	me := try.Get(near.Register(t.Context(), nil))(t)
+	try.OK(t, me.SendBytes(t.Context(), it.ID(), 1, nil))
 	eventually.True(t, "the link is printed with its reason", func() bool {
 		out, errOut, _ := execute(t.Context(), nil, "routes", "--socket", sock, "--timeout", "300ms") // far answers no question
 		return strings.Contains(out, "dialling") && strings.Contains(errOut, "dial tcp "+addr)

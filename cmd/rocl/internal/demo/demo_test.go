@@ -4,7 +4,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
 )
@@ -52,9 +52,7 @@ func newStage(t *testing.T, dir string) *stage {
 
 func (s *stage) check(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	try.OK(s.t, err)
 }
 
 func (s *stage) enter(role string) *actor {
@@ -121,12 +119,8 @@ func tree(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, os.MkdirAll(filepath.Dir(p), 0o755))
+		try.OK(t, os.WriteFile(p, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -156,9 +150,7 @@ func TestCrawlerDiesAfterSending(t *testing.T) {
 					t.Errorf("first %+v, then %+v", first, again)
 				}
 				s.take(news) // the report of the attempt that was given up
-				if s.co.left != 1 {
-					t.Error("the news of an attempt that was given up counts")
-				}
+				try.Equal(t, s.co.left, 1, "the news of an attempt that was given up counts")
 				s.take(s.next(tagIndexed))
 			} else {
 				s.take(news)
@@ -226,13 +218,9 @@ func TestWalk(t *testing.T) {
 		files[fmt.Sprintf("d%d/f%d", i%3, i)] = "x"
 	}
 	dir := tree(t, files)
-	if err := os.Symlink(filepath.Join(dir, "d0", "f0"), filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.Symlink(filepath.Join(dir, "d0", "f0"), filepath.Join(dir, "link")))
 	link := filepath.Join(t.TempDir(), "to")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
+	try.OK(t, os.Symlink(dir, link))
 	for _, d := range []string{dir, link} {
 		units, n, bad, err := walk(d)
 		if err != nil || bad != nil || n != len(files) || len(units) != 3 {
@@ -247,13 +235,9 @@ func TestWalk(t *testing.T) {
 				seen[string(p)] = true
 			}
 		}
-		if len(seen) != len(files) {
-			t.Errorf("%d different files in the units, want %d", len(seen), len(files))
-		}
+		try.Equal(t, len(seen), len(files), "different files in the units")
 	}
-	if _, _, _, err := walk(filepath.Join(dir, "nowhere")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("walk of nothing: %v", err)
-	}
+	try.Fails(walk(filepath.Join(dir, "nowhere")))(t, os.ErrNotExist, "walk of nothing")
 }
 
 // An empty argument, for example of an unset variable, does not stand for the default.
@@ -265,8 +249,6 @@ func TestUsage(t *testing.T) {
 		root := cli.Root()
 		root.AddCommand(Commands()...)
 		root.SetErr(io.Discard)
-		if code := cli.Run(t.Context(), root, append([]string{"demo"}, args...)); code != 64 {
-			t.Errorf("%q: exit code %d", args, code)
-		}
+		try.Equal(t, cli.Run(t.Context(), root, append([]string{"demo"}, args...)), 64, "%q: exit code", args)
 	}
 }

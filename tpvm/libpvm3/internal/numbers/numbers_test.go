@@ -4,7 +4,6 @@ package numbers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -31,42 +31,26 @@ func TestNumbers(t *testing.T) {
 	for i := range 6 {
 		c := nodes.Open(i % 2)
 		n := New(c, "vm")
-		if err := n.Claim(ctx); err != nil {
-			t.Fatal(err)
-		}
-		r, err := c.Register(ctx, rocl.Attrs{"type": "task", "vm": "vm"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		try.OK(t, n.Claim(ctx))
+		r := try.Get(c.Register(ctx, rocl.Attrs{"type": "task", "vm": "vm"}))(t)
 		cs, ns, ids = append(cs, c), append(ns, n), append(ids, r.ID())
 	}
 	seen := map[int]bool{}
 	for _, id := range ids {
-		first, err := ns[0].Number(ctx, id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := try.Get(ns[0].Number(ctx, id))(t)
 		if !Valid(first) || first>>18 < 1 || first>>18 > 2 || seen[first] {
 			t.Errorf("%v has the number %#x", id, first)
 		}
 		seen[first] = true
 		fresh := New(cs[1], "vm") // a process that has not learned any numbers
 		for _, n := range append(ns, fresh) {
-			if i, err := n.Number(ctx, id); err != nil || i != first {
-				t.Errorf("%v has the number %#x, and %#x for another process: %v", id, first, i, err)
-			}
+			try.Gives(n.Number(ctx, id))(t, first, "the number of %v", id)
 		}
-		if got, err := New(cs[1], "vm").Task(ctx, first); err != nil || got != id {
-			t.Errorf("%#x is %v, not %v: %v", first, got, id, err)
-		}
+		try.Gives(New(cs[1], "vm").Task(ctx, first))(t, id, "%#x", first)
 	}
-	if _, err := ns[0].Task(ctx, 1<<18|1<<17+12345); !errors.Is(err, rocl.ErrNotFound) {
-		t.Errorf("a number that no task has: %v", err)
-	}
+	try.Fails(ns[0].Task(ctx, 1<<18|1<<17+12345))(t, rocl.ErrNotFound, "a number that no task has")
 	// A second claim of the same number fails.
-	if err := New(cs[0], "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
-		t.Errorf("a number that is claimed: %v", err)
-	}
+	try.Fails(New(cs[0], "vm").Claim(ctx))(t, rocl.ErrExists, "a number that is claimed")
 }
 
 // While a node cannot be asked, only the numbers of the hosts that answer are missing for certain.
@@ -83,21 +67,13 @@ func TestPartial(t *testing.T) {
 	t.Cleanup(func() { _ = c.Close() })
 	// Claim asks for a unique number of the host, which fails while a node cannot be asked.
 	host := rocl.Attrs{"type": "tidhost", "vm": "vm", "node": fmt.Sprintf("%012x", uint64(c.ID().Node())), "index": "1"}
-	if _, err := c.Register(ctx, host); err != nil {
-		t.Fatal(err)
-	}
+	try.Get(c.Register(ctx, host))(t)
 	n := New(c, "vm")
 	for h, want := range map[int]error{1: rocl.ErrNotFound, 2: rocl.ErrPartial} {
-		if _, err := n.Task(ctx, h<<18|1<<17+12345); !errors.Is(err, want) {
-			t.Errorf("a number of host %d that no task has: %v", h, err)
-		}
+		try.Fails(n.Task(ctx, h<<18|1<<17+12345))(t, want, "a number of host %d that no task has", h)
 	}
-	if err := n.Claim(ctx); err != nil {
-		t.Error(err)
-	}
-	if err := New(c, "vm").Claim(ctx); !errors.Is(err, rocl.ErrExists) {
-		t.Errorf("a number that is claimed: %v", err)
-	}
+	try.Check(t, n.Claim(ctx))
+	try.Fails(New(c, "vm").Claim(ctx))(t, rocl.ErrExists, "a number that is claimed")
 }
 
 // A process finds the number of its host in the claim of another process. If that ends before the
@@ -110,13 +86,8 @@ func TestHostClaimEnded(t *testing.T) {
 	defer cancel()
 	nodes := rocltest.Cluster(t, 2)
 	here, there := nodes.Open(0), nodes.Open(1)
-	claim, err := here.Register(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := claim.Close(); err != nil {
-		t.Fatal(err)
-	}
+	claim := try.Get(here.Register(ctx, nil))(t)
+	try.OK(t, claim.Close())
 	if i, err := New(there, "vm").Host(ctx, uint64(there.ID().Node())); i != 1 || err != nil {
 		t.Fatal(i, err)
 	}
@@ -125,8 +96,6 @@ func TestHostClaimEnded(t *testing.T) {
 		t.Error(isKept, err)
 	}
 	for range 2 {
-		if i, err := n.Host(ctx, uint64(here.ID().Node())); i != 2 || err != nil {
-			t.Error(i, err)
-		}
+		try.Gives(n.Host(ctx, uint64(here.ID().Node())))(t, 2)
 	}
 }

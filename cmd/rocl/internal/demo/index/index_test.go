@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"go.uber.org/goleak"
+
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -68,8 +70,6 @@ func TestEndlessWord(t *testing.T) {
 
 func TestIsWord(t *testing.T) {
 	for w, want := range map[string]bool{"": false, "a": true, "a-b": false, "Go_1": true, "é": false} {
-		if IsWord(w) != want {
-			t.Errorf("IsWord(%q) = %v", w, !want)
-		}
+		try.Equal(t, IsWord(w), want, "IsWord(%q)", w)
 	}
 }
