@@ -229,7 +229,7 @@ func (c *Context) register(ctx context.Context, a Attributes, opts []RegisterOpt
 // one are given a Context by their users, and begin by one of both.
 var errNil = fmt.Errorf("%w: the context is nil", fs.ErrInvalid)
 
-// ErrIdentifiers is returned by [Context.Register] and [RoutesOf] when the context has used
+// ErrIdentifiers is returned by [Context.Register] and [Context.RoutesOf] when the context has used
 // all identifiers that it may give to resources. None is given twice, so the program must open
 // another context.
 //
