@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -72,7 +73,7 @@ func TestCountersOfSends(t *testing.T) {
 			it := newResource(t, c, resource.Attrs{"n": "it"})
 			if n := questions(a, func() {
 				f, err := a.Find(bg, resource.Match{"n": "it"})
-				must(t, err)
+				try.OK(t, err)
 				send(t, me, f.ID, "x")
 				expect(t, it, "x")
 			}); n != asks { // the find, and the addresses of the context
@@ -91,7 +92,7 @@ func TestRegisteredAnewElsewhere(t *testing.T) {
 		me, old := newResource(t, a, nil), newResource(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
-		must(t, old.Delete(bg))
+		try.OK(t, old.Delete(bg))
 		anew := newResource(t, c, resource.Attrs{"type": "printer"})
 		refused(t, me, old.ID(), reported)
 		f, err := a.Find(bg, resource.Match{"type": "printer"})
@@ -117,7 +118,7 @@ func TestContextEnds(t *testing.T) {
 		me, old := newResource(t, a, nil), newResource(t, b, resource.Attrs{"type": "printer"})
 		send(t, me, old.ID(), "one")
 		expect(t, old, "one")
-		must(t, b.Close())
+		try.OK(t, b.Close())
 		refused(t, me, old.ID(), reported)
 		c := open()
 		gone(t, c, old.ID())
@@ -305,9 +306,9 @@ func TestWatchForgets(t *testing.T) {
 	send(t, me, you.ID(), "hello")
 	expect(t, you, "hello")
 	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}) {
-		must(t, err)
+		try.OK(t, err)
 		if ev.Kind == directory.Synced {
-			must(t, you.Delete(bg))
+			try.OK(t, you.Delete(bg))
 		}
 		if ev.Kind == directory.Gone {
 			break
@@ -333,7 +334,7 @@ func TestShortLivedPeers(t *testing.T) {
 			expect(t, you, "hello")
 			send(t, you, me.ID(), "good bye")
 			expect(t, me, "good bye")
-			must(t, b.Close())
+			try.OK(t, b.Close())
 		}
 		if owners, flows, addrs := rocl.CacheSizes(a); owners+flows+addrs > 300 {
 			t.Errorf("after %d peers %d owners, %d flows and %d addresses are kept", *peersFlag, owners, flows, addrs)

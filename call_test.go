@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -31,7 +32,7 @@ func TestCallAllocates(t *testing.T) {
 			}
 		}()
 		for _, size := range []int{64, 600_000} { // the larger size is sent in pieces
-			p := got(a.Buffer(size))(t)
+			p := try.Get(a.Buffer(size))(t)
 			payload := make([]byte, size)
 			for kind, one := range map[string]func() (*rocl.Message, error){
 				"CallBytes": func() (*rocl.Message, error) { return me.CallBytes(ctx, target.ID(), 1, payload) },
@@ -49,7 +50,7 @@ func TestCallAllocates(t *testing.T) {
 				},
 			} {
 				times, do := 2000, func() {
-					m := got(one())(t)
+					m := try.Get(one())(t)
 					m.Release()
 				}
 				if size > 64 {

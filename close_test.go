@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -35,9 +36,9 @@ func TestCloseDelivers(t *testing.T) {
 		const n = 500
 		size := func(i int) int { return i % 7 * (i % 11) * 1000 }
 		for i := range n {
-			must(t, me.SendBytes(bg, you.ID(), uint64(i), make([]byte, size(i))))
+			try.OK(t, me.SendBytes(bg, you.ID(), uint64(i), make([]byte, size(i))))
 		}
-		must(t, a.Close())
+		try.OK(t, a.Close())
 		for i := range n {
 			m := recv(t, you)
 			if m.Tag() != uint64(i) || m.Len() != size(i) {
@@ -62,7 +63,7 @@ func TestCloseWaits(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- a.Close() }()
 	// Resources are closed first: from then on, Close waits.
-	fails(t, errOf(me.Recv(bg)), dispatch.ErrClosed, "receiving while the context closes")
+	try.Fails(me.Recv(bg))(t, dispatch.ErrClosed, "receiving while the context closes")
 	<-f.tried
 	select {
 	case err := <-closed:
@@ -70,7 +71,7 @@ func TestCloseWaits(t *testing.T) {
 	default:
 	}
 	f.fail.Store(false)
-	noErr(t, <-closed)
+	try.Check(t, <-closed)
 	for i := range 10 {
 		expect(t, you, fmt.Sprint(i))
 	}
@@ -97,7 +98,7 @@ func TestCloseGivesUp(t *testing.T) {
 			defer server.Close()
 			open := func(o ...rocl.Option) *rocl.Context {
 				c, err := rocl.Open(bg, append(o, rocl.WithTransports(nowhere{}), icontext.WithDirectory(server.Dialer()))...)
-				must(t, err)
+				try.OK(t, err)
 				return c
 			}
 			a := open(rocl.WithLinger(linger), reported.option())
@@ -105,7 +106,7 @@ func TestCloseGivesUp(t *testing.T) {
 			defer b.Close()
 			me, you := newResource(t, a, nil), newResource(t, b, nil)
 			for i := range uint64(3) {
-				must(t, me.SendBytes(bg, you.ID(), i, []byte("12345")))
+				try.OK(t, me.SendBytes(bg, you.ID(), i, []byte("12345")))
 			}
 			start := time.Now()
 			err := a.Close()
@@ -149,11 +150,11 @@ func TestLateAcknowledgements(t *testing.T) {
 				if err != nil && !errors.Is(err, dispatch.ErrGone) {
 					t.Error(err)
 				}
-				noErr(t, in.Flush(bg))
-				noErr(t, c.Close())
+				try.Check(t, in.Flush(bg))
+				try.Check(t, c.Close())
 			})
 		}
-		noErr(t, sink.Close())
+		try.Check(t, sink.Close())
 		sources.Wait()
 	})
 }
@@ -164,8 +165,8 @@ func TestCloseWithdrawsWithoutLinger(t *testing.T) {
 	said := make(chan string, 100)
 	a, b := cl.Open(0, rocl.WithLinger(0), logging(func(r slog.Record) { said <- r.Message })), cl.Open(0)
 	r := newResource(t, a, nil)
-	noErr(t, a.Close())
-	fails(t, errOf(b.Lookup(bg, r.ID())), directory.ErrNotFound, "looking up a resource of the closed context")
+	try.Check(t, a.Close())
+	try.Fails(b.Lookup(bg, r.ID()))(t, directory.ErrNotFound, "looking up a resource of the closed context")
 	close(said)
 	for line := range said {
 		if strings.Contains(line, "did not withdraw the resources") {
@@ -185,15 +186,15 @@ func TestCloseTogether(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
-				noErr(t, a.Close())
-				fails(t, errOf(a.Register(bg, resource.Attrs{})), dispatch.ErrClosed, "registering after Close")
+				try.Check(t, a.Close())
+				try.Fails(a.Register(bg, resource.Attrs{}))(t, dispatch.ErrClosed, "registering after Close")
 			})
 		}
 		wg.Wait()
 		for range 100 {
 			expect(t, you, "hello")
 		}
-		noErr(t, a.Close())
+		try.Check(t, a.Close())
 	})
 }
 
@@ -203,7 +204,7 @@ func TestAfterClose(t *testing.T) {
 	c, other := cl.Open(0), cl.Open(0)
 	me, you := newResource(t, c, nil), newResource(t, other, nil)
 	send(t, me, you.ID(), "hello") // now there is a flow
-	must(t, c.Close())
+	try.OK(t, c.Close())
 	calls := map[string]func() error{
 		"Register": func() error { _, err := c.Register(bg, resource.Attrs{}); return err },
 		"Find":     func() error { _, err := c.Find(bg, resource.Match{}); return err },
@@ -230,9 +231,9 @@ func TestAfterClose(t *testing.T) {
 		"Delete":        func() error { return me.Delete(bg) },
 	}
 	for name, f := range calls {
-		fails(t, f(), dispatch.ErrClosed, name)
+		try.Fails(f())(t, dispatch.ErrClosed, name)
 	}
-	noErr(t, me.Close(), "Resource.Close")
+	try.Check(t, me.Close(), "Resource.Close")
 	for m, err := range me.Messages(bg) {
 		t.Errorf("message %v, %v", m, err)
 	}
@@ -249,7 +250,7 @@ func TestCloseWakes(t *testing.T) {
 		me, slow := newResource(t, a, nil), newResource(t, b, nil)
 		// The target accepts one message of any size, and then none. The message behind it on the
 		// link tells when it has arrived.
-		must(t, me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)))
+		try.OK(t, me.SendBytes(bg, slow.ID(), 0, make([]byte, 100<<10)))
 		behind := newResource(t, b, nil)
 		send(t, me, behind.ID(), "hello")
 		expect(t, behind, "hello")
@@ -259,7 +260,7 @@ func TestCloseWakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, err := a.Buffer(100 << 10)
-		must(t, err)
+		try.OK(t, err)
 		defer p.Release()
 		calls := map[string]func() error{
 			"Recv": func() error { _, err := me.Recv(bg); return err },
@@ -273,7 +274,7 @@ func TestCloseWakes(t *testing.T) {
 		for name, f := range calls {
 			go func() { results <- result{name, f()} }()
 		}
-		noErr(t, a.Close())
+		try.Check(t, a.Close())
 		for range calls {
 			if r := <-results; !errors.Is(r.err, dispatch.ErrClosed) {
 				t.Errorf("%s: %v", r.name, r.err)
@@ -298,7 +299,7 @@ func TestCloseEndsWatch(t *testing.T) {
 			go func() { closed <- c.Close() }()
 		}
 	}
-	noErr(t, <-closed)
+	try.Check(t, <-closed)
 }
 
 // Close withdraws the resources before it waits for accepted messages, so that no search finds a
@@ -317,10 +318,10 @@ func TestCloseWithdrawsFirst(t *testing.T) {
 	}
 	<-f.tried
 	<-f.tried // Close waits now
-	fails(t, errOf(b.Lookup(bg, me.ID())), directory.ErrNotFound, "looking up a closed resource")
+	try.Fails(b.Lookup(bg, me.ID()))(t, directory.ErrNotFound, "looking up a closed resource")
 	f.fail.Store(false)
-	noErr(t, <-closed)
-	fails(t, errOf(b.Lookup(bg, a.ID())), directory.ErrNotFound, "looking up a closed context")
+	try.Check(t, <-closed)
+	try.Fails(b.Lookup(bg, a.ID()))(t, directory.ErrNotFound, "looking up a closed context")
 }
 
 // Messages and buffers that the program holds stay readable after Close.
@@ -329,11 +330,11 @@ func TestHeldAcrossClose(t *testing.T) {
 		a, b := open(), open()
 		me, you := newResource(t, a, nil), newResource(t, b, nil)
 		p, err := b.Buffer(5)
-		must(t, err)
+		try.OK(t, err)
 		copy(p.Bytes(), "12345")
 		send(t, me, you.ID(), "hello")
 		m := recv(t, you)
-		noErr(t, errors.Join(a.Close(), b.Close()))
+		try.Check(t, errors.Join(a.Close(), b.Close()))
 		if string(m.Bytes()) != "hello" || string(p.Bytes()) != "12345" {
 			t.Errorf("%q, %q", m.Bytes(), p.Bytes())
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tests/tree"
@@ -27,7 +28,7 @@ func TestTooLarge(t *testing.T) {
 	ctx := context.Background()
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := reg(t, c)
-	p := got(c.Buffer(10))(t)
+	p := try.Get(c.Buffer(10))(t)
 	defer p.Release()
 	value := rocl.Attrs{"x": strings.Repeat("v", resource.MaxValue+1)}
 	many := rocl.Attrs{}
@@ -163,6 +164,6 @@ func exportedErrors(f *ast.File) (names []string) {
 // parseFolder returns the files of a folder that isWanted wants.
 func parseFolder(t *testing.T, folder string, isWanted func(path string) bool) []*tree.File {
 	t.Helper()
-	files := got(tree.Go(folder, parser.ParseComments, func(path string) bool { return !strings.Contains(path, "/") && isWanted(path) }))(t)
+	files := try.Get(tree.Go(folder, parser.ParseComments, func(path string) bool { return !strings.Contains(path, "/") && isWanted(path) }))(t)
 	return files
 }

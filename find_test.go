@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -38,7 +39,7 @@ func TestAwait(t *testing.T) {
 	}()
 	load := func(r *rocl.Resource, v string) {
 		t.Helper()
-		must(t, r.Set(bg, "load", v))
+		try.OK(t, r.Set(bg, "load", v))
 	}
 	one := newResource(t, b, resource.Attrs{"role": "worker", "name": "1", "load": "0"})
 	gone := newResource(t, b, resource.Attrs{"role": "worker", "name": "gone", "load": "0"})
@@ -87,8 +88,8 @@ func TestAwait(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(bg)
 	why := errors.New("enough of it")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	fails(t, errOf(a.Await(ctx, worker, 4)), why)
-	fails(t, errOf(a.Await(bg, worker, 0)), resource.ErrCondition)
+	try.Fails(a.Await(ctx, worker, 4))(t, why)
+	try.Fails(a.Await(bg, worker, 0))(t, resource.ErrCondition)
 	go func() {
 		_, err := a.Await(bg, worker, 4)
 		done <- result{nil, err}
@@ -116,11 +117,11 @@ func TestAt(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fails(t, errOf(c.Find(bg, nil, rocl.At("n", resource.Eq, uint64(math.MaxUint64)-1))), directory.ErrNotFound, "rounded")
+	try.Fails(c.Find(bg, nil, rocl.At("n", resource.Eq, uint64(math.MaxUint64)-1)))(t, directory.ErrNotFound, "rounded")
 	for name, o := range map[string][]rocl.FindOption{
 		"not finite": {rocl.At("x", resource.Lt, math.Inf(1))}, "no Op": {rocl.At("x", 0, 1)}, "two orders": {rocl.Least("x"), rocl.Most("x")},
 	} {
-		fails(t, errOf(c.Find(bg, nil, o...)), resource.ErrCondition, name)
+		try.Fails(c.Find(bg, nil, o...))(t, resource.ErrCondition, name)
 	}
 	for _, err := range c.Watch(bg, nil, rocl.Least("x")) {
 		if !errors.Is(err, resource.ErrCondition) {
@@ -175,7 +176,7 @@ func TestOwner(t *testing.T) {
 	if f, err := b.Find(bg, of(a), rocl.Want("role", rocl.AttrContext)); err != nil || f.ID != mine.ID() || f.Attrs.GetString(rocl.AttrContext) != a.ID().String() || f.Attrs.Len() != 2 {
 		t.Error(f.ID, &f.Attrs, err)
 	}
-	fails(t, errOf(a.Find(bg, of(a, "role", "master"))), directory.ErrNotFound)
+	try.Fails(a.Find(bg, of(a, "role", "master")))(t, directory.ErrNotFound)
 	if ids := idsOf(all(t, a.FindAll(bg, of(b)))); !slices.Equal(ids, its) {
 		t.Error(ids)
 	}
@@ -183,7 +184,7 @@ func TestOwner(t *testing.T) {
 		t.Error(f.ID, err)
 	}
 	for ev, err := range a.Watch(bg, of(b)) {
-		must(t, err)
+		try.OK(t, err)
 		if ev.Kind == directory.Synced {
 			continue
 		}
@@ -197,7 +198,7 @@ func TestOwner(t *testing.T) {
 			b.Close()
 		}
 	}
-	fails(t, errOf(a.Find(bg, resource.Match{rocl.AttrContext: "nobody"})), resource.ErrBadGID)
+	try.Fails(a.Find(bg, resource.Match{rocl.AttrContext: "nobody"}))(t, resource.ErrBadGID)
 }
 
 // A watch that wants AttrContext yields it with each event of a resource, also the last. A send to
@@ -208,12 +209,12 @@ func TestWatchOwner(t *testing.T) {
 	me, you := newResource(t, a, nil), newResource(t, b, resource.Attrs{"type": "x"})
 	seen := 0
 	for ev, err := range a.Watch(bg, resource.Match{"type": "x"}, rocl.Want("load", rocl.AttrContext)) {
-		must(t, err)
+		try.OK(t, err)
 		if ev.Kind == directory.Synced {
 			if owners, _, _ := rocl.CacheSizes(a); owners != 1 {
 				t.Errorf("%d owners are known after the watch", owners)
 			}
-			must(t, you.Set(bg, "load", "1"))
+			try.OK(t, you.Set(bg, "load", "1"))
 			continue
 		}
 		seen++
@@ -223,7 +224,7 @@ func TestWatchOwner(t *testing.T) {
 		if ev.Kind == directory.Changed {
 			send(t, me, you.ID(), "hello")
 			expect(t, you, "hello")
-			must(t, you.Delete(bg))
+			try.OK(t, you.Delete(bg))
 		}
 		if ev.Kind == directory.Gone {
 			break
@@ -246,30 +247,30 @@ func TestSet(t *testing.T) {
 		_ = l.AddString("tag", v)
 	}
 	r, err := c.Register(bg, &l)
-	must(t, err)
+	try.OK(t, err)
 	is := func(want string) {
 		t.Helper()
 		if f, err := c.Lookup(bg, r.ID()); err != nil || f.Attrs.String() != want || f.Revision != r.Revision() {
 			t.Error(&f.Attrs, f.Revision, r.Revision(), err)
 		}
 	}
-	noErr(t, r.Set(bg, "load", "4"))
+	try.Check(t, r.Set(bg, "load", "4"))
 	is("{load=4, tag=1, tag=2, tag=3}")
-	noErr(t, r.Set(bg, "new", ""))
+	try.Check(t, r.Set(bg, "new", ""))
 	is("{load=4, tag=1, tag=2, tag=3, new=}")
-	noErr(t, r.Update(bg, resource.Attrs{"n": "0"}))
+	try.Check(t, r.Update(bg, resource.Attrs{"n": "0"}))
 	var busy sync.WaitGroup
 	for i := range 8 {
 		busy.Go(func() {
 			for n := range 20 {
-				noErr(t, r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)))
+				try.Check(t, r.Set(bg, fmt.Sprint("set", i), fmt.Sprint(n)))
 			}
 		})
 	}
 	for n := range 20 { // other goroutines update as well
 		for {
 			f, err := c.Lookup(bg, r.ID())
-			must(t, err)
+			try.OK(t, err)
 			_ = f.Attrs.Set("n", fmt.Append(nil, n+1))
 			if _, err = r.CompareAndSet(bg, f.Revision, &f.Attrs); err == nil {
 				break
@@ -289,12 +290,12 @@ func TestSet(t *testing.T) {
 			t.Error(i, v)
 		}
 	}
-	fails(t, r.Set(bg, "rocl.x", "1"), resource.ErrReservedName)
+	try.Fails(r.Set(bg, "rocl.x", "1"))(t, resource.ErrReservedName)
 	ended, cancel := context.WithCancel(bg)
 	cancel()
-	fails(t, r.Set(ended, "x", "1"), context.Canceled)
+	try.Fails(r.Set(ended, "x", "1"))(t, context.Canceled)
 	r.Close()
-	fails(t, r.Set(bg, "x", "1"), dispatch.ErrClosed)
+	try.Fails(r.Set(bg, "x", "1"))(t, dispatch.ErrClosed)
 }
 
 // SendTo skips resources that are gone, chooses by order, and leaves the buffer to the caller if it
@@ -327,8 +328,8 @@ func TestSendTo(t *testing.T) {
 	// lost is found but does not exist, like a resource whose end the directory does not know yet.
 	lost := b.ID().WithSerial(1 << 20)
 	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
-	must(t, err)
-	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
+	try.OK(t, err)
+	try.OK(t, errOf(s.Database().Put(lost, b.ID(), l)))
 	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "least"), rocl.Least("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)
 	}
@@ -340,7 +341,7 @@ func TestSendTo(t *testing.T) {
 		w.Close()
 	}
 	buf := fill(t, a, "nobody")
-	fails(t, errOf(from.SendTo(bg, worker, 7, buf)), dispatch.ErrGone)
-	fails(t, errOf(from.SendTo(bg, resource.Match{"role": "none"}, 7, buf)), directory.ErrNotFound)
+	try.Fails(from.SendTo(bg, worker, 7, buf))(t, dispatch.ErrGone)
+	try.Fails(from.SendTo(bg, resource.Match{"role": "none"}, 7, buf))(t, directory.ErrNotFound)
 	buf.Release() // the buffer is still the caller's
 }

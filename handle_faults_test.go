@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -28,7 +29,7 @@ func TestHandlerPanicsInCall(t *testing.T) {
 		panics := func(m *dispatch.Message) {
 			switch m.Tag() {
 			case after:
-				noErr(t, server.ReplyBytes(t.Context(), m, m.Bytes()))
+				try.Check(t, server.ReplyBytes(t.Context(), m, m.Bytes()))
 			case held:
 				defer m.Buffer().Release()
 			}
@@ -68,7 +69,7 @@ func TestHandlerExits(t *testing.T) {
 			if m.Tag() == 0 {
 				runtime.Goexit()
 			}
-			noErr(t, server.ReplyBytes(t.Context(), m, nil))
+			try.Check(t, server.ReplyBytes(t.Context(), m, nil))
 		}, opts...)
 		for i := range uint64(10) {
 			m, err := client.CallBytes(t.Context(), server.ID(), i%2, nil)
@@ -103,7 +104,7 @@ func TestHandleFails(t *testing.T) {
 			}
 		}, rocl.Workers(2), rocl.Handling(dispatch.Tag(1)))
 	}()
-	must(t, client.SendBytes(t.Context(), server.ID(), 1, nil))
+	try.OK(t, client.SendBytes(t.Context(), server.ID(), 1, nil))
 	<-begun
 	// Messages that no worker selects fill the mailbox, and one more waits there: the idle worker
 	// is stuck.
@@ -125,7 +126,7 @@ func TestHandleFails(t *testing.T) {
 		t.Errorf("Handle returned %v", err)
 	}
 	cancel()
-	fails(t, <-sent, context.Canceled)
+	try.Fails(<-sent)(t, context.Canceled)
 	for {
 		m, err := server.TryRecv()
 		if err != nil {
@@ -156,14 +157,14 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 				return
 			}
 			defer reply.Release()
-			noErr(t, back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)))
+			try.Check(t, back.ReplyBytes(t.Context(), m, append([]byte("back, "), reply.Bytes()...)))
 		})()
 		done := make(chan error, 1)
 		go func() {
 			done <- server.Handle(t.Context(), func(m *dispatch.Message) {
 				switch m.Tag() {
 				case inner:
-					noErr(t, server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)))
+					try.Check(t, server.ReplyBytes(t.Context(), m, append([]byte("inner, "), m.Bytes()...)))
 				case call:
 					reply, err := server.CallBytes(t.Context(), back.ID(), 0, m.Bytes())
 					if err != nil {
@@ -171,20 +172,20 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 						return
 					}
 					defer reply.Release()
-					noErr(t, server.ReplyBytes(t.Context(), m, reply.Bytes()))
+					try.Check(t, server.ReplyBytes(t.Context(), m, reply.Bytes()))
 				case end:
 					closed <- c.Close()
 				}
 			}, opts...)
 		}()
 		reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
-		must(t, err)
+		try.OK(t, err)
 		if string(reply.Bytes()) != "back, inner, hello" {
 			t.Errorf("%q", reply.Bytes())
 		}
 		reply.Release()
-		fails(t, errOf(client.CallBytes(t.Context(), server.ID(), end, nil)), dispatch.ErrGone, "the call to a server that closes")
-		noErr(t, errors.Join(<-closed, <-done))
+		try.Fails(client.CallBytes(t.Context(), server.ID(), end, nil))(t, dispatch.ErrGone, "the call to a server that closes")
+		try.Check(t, errors.Join(<-closed, <-done))
 	})
 }
 
@@ -201,7 +202,7 @@ func TestHandleWhileClosed(t *testing.T) {
 		go func() {
 			ended <- server.Handle(context.Background(), func(*dispatch.Message) {
 				if handled.Add(1) == 100 {
-					noErr(t, server.Close())
+					try.Check(t, server.Close())
 				}
 			}, opts...)
 		}()
@@ -214,7 +215,7 @@ func TestHandleWhileClosed(t *testing.T) {
 			}
 			accepted++
 		}
-		noErr(t, <-ended)
+		try.Check(t, <-ended)
 		all := func() bool { return int(handled.Load()+reported.Load()) >= accepted }
 		eventually.True(t, "each message is handled or reported", all)
 		if err := sender.Close(); err != nil && !errors.Is(err, dispatch.ErrGone) {

@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -27,7 +28,7 @@ func handling(t *testing.T, r *rocl.Resource, f func(*dispatch.Message), opts ..
 	return func() {
 		t.Helper()
 		cancel()
-		noErr(t, <-done)
+		try.Check(t, <-done)
 	}
 }
 
@@ -64,7 +65,7 @@ func TestHandle(t *testing.T) {
 			if string(m.Bytes()) != "work" {
 				t.Errorf("%q", m.Bytes())
 			}
-			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
+			try.Check(t, server.SendBytes(t.Context(), m.From(), m.Tag(), m.Bytes()))
 		}, opts...)
 		defer end()
 		go numbered(t, client, server.ID(), count)
@@ -126,7 +127,7 @@ func TestSlowHandler(t *testing.T) {
 		begun, goOn := make(chan bool), make(chan bool)
 		endSlow := handling(t, slow, func(*dispatch.Message) { close(begun); <-goOn })
 		endQuick := handling(t, quick, func(m *dispatch.Message) {
-			noErr(t, quick.SendBytes(t.Context(), m.From(), 1, nil))
+			try.Check(t, quick.SendBytes(t.Context(), m.From(), 1, nil))
 		})
 		send(t, client, slow.ID(), "wait")
 		<-begun
@@ -154,17 +155,17 @@ func TestHandlerMayDoAnything(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				noErr(t, r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")))
+				try.Check(t, r.SendBytes(t.Context(), m.From(), 7, []byte("from a new one")))
 				if m.Tag() == 1 {
 					server.Close()
 				}
 			})
 		}()
 		for tag := range uint64(2) {
-			must(t, client.SendBytes(t.Context(), server.ID(), tag, nil))
+			try.OK(t, client.SendBytes(t.Context(), server.ID(), tag, nil))
 			expect(t, client, "from a new one")
 		}
-		noErr(t, <-done, "after the resource was closed")
+		try.Check(t, <-done, "after the resource was closed")
 	})
 }
 
@@ -186,7 +187,7 @@ func TestHandlerPanics(t *testing.T) {
 			if m.Tag() == 0 {
 				panic("the handler's own")
 			}
-			noErr(t, server.SendBytes(t.Context(), m.From(), m.Tag(), nil))
+			try.Check(t, server.SendBytes(t.Context(), m.From(), m.Tag(), nil))
 		}
 		caught := make(chan any, 1)
 		for _, opts := range [][]rocl.HandleOption{{rocl.OnPanic(func(m *dispatch.Message, v any) { caught <- v })}, nil, {rocl.Workers(2)}, {rocl.EachInOwn()}} {
@@ -219,6 +220,6 @@ func TestHandleOptions(t *testing.T) {
 		if err := r.Handle(t.Context(), none, rocl.Workers(0)); !errors.Is(err, rocl.ErrWorkers) {
 			t.Error("no workers handle messages")
 		}
-		fails(t, r.Handle(t.Context(), none, rocl.Handling(dispatch.Tag(1), dispatch.Tag(2))), dispatch.ErrSelect, "selectors that contradict each other")
+		try.Fails(r.Handle(t.Context(), none, rocl.Handling(dispatch.Tag(1), dispatch.Tag(2))))(t, dispatch.ErrSelect, "selectors that contradict each other")
 	})
 }

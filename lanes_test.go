@@ -8,6 +8,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -57,7 +58,7 @@ func TestOver(t *testing.T) {
 	a, b := open(rocl.WithRules(rocl.Rule{Over: []string{"shm"}})), open()
 	me := newResource(t, a, nil)
 	you, err := b.Register(bg, resource.Attrs{"name": "you"}, rocl.Over("tcp", "shm"), rocl.MailboxMessages(10))
-	must(t, err)
+	try.OK(t, err)
 	check := func(when string) {
 		t.Helper()
 		isOver(t, a, when, "tcp", 1, func() { send(t, me, you.ID(), "hello"); expect(t, you, "hello") })
@@ -68,7 +69,7 @@ func TestOver(t *testing.T) {
 	isOver(t, a, "TrySend", "tcp", 1, func() {
 		for {
 			p, err := a.Buffer(5)
-			must(t, err)
+			try.OK(t, err)
 			copy(p.Bytes(), "hello")
 			if err = me.TrySend(you.ID(), 0, p); err == nil {
 				break
@@ -82,9 +83,9 @@ func TestOver(t *testing.T) {
 		expect(t, you, "hello")
 	})
 	check("at first")
-	must(t, you.Set(bg, "color", "red"))
+	try.OK(t, you.Set(bg, "color", "red"))
 	check("after Set")
-	must(t, you.Update(bg, resource.Attrs{"name": "you"}))
+	try.OK(t, you.Update(bg, resource.Attrs{"name": "you"}))
 	check("after Update")
 	done := make(chan struct{})
 	go func() {
@@ -95,18 +96,18 @@ func TestOver(t *testing.T) {
 			return
 		}
 		isOver(t, b, "the reply", "tcp", 1, func() {
-			noErr(t, you.ReplyBytes(bg, m, []byte("hello")))
+			try.Check(t, you.ReplyBytes(bg, m, []byte("hello")))
 		})
 		m.Release()
 	}()
 	m, err := me.CallBytes(bg, you.ID(), 1, nil)
-	must(t, err)
+	try.OK(t, err)
 	m.Release()
 	<-done
 	other := newResource(t, b, nil)
 	isOver(t, a, "another resource", "shm", 1, func() { send(t, me, other.ID(), "hello"); expect(t, other, "hello") })
 	mine, err := a.Register(bg, nil, rocl.Over("tcp"))
-	must(t, err)
+	try.OK(t, err)
 	isOver(t, b, "the other way", "tcp", 1, func() { send(t, you, mine.ID(), "hello"); expect(t, mine, "hello") })
 	send(t, me, mine.ID(), "within the context")
 	expect(t, mine, "within the context")
@@ -121,10 +122,10 @@ func TestOverUnreachable(t *testing.T) {
 	b := cl.Open(0, rocl.WithTransports(near, shm.New(), tcp.New()))
 	me := newResource(t, a, nil)
 	far, err := b.Register(bg, nil, rocl.Over("shm", "tcp"))
-	must(t, err)
-	fails(t, errOf(me.CallBytes(bg, far.ID(), 1, nil)), dispatch.ErrUnreachable)
+	try.OK(t, err)
+	try.Fails(me.CallBytes(bg, far.ID(), 1, nil))(t, dispatch.ErrUnreachable)
 	any, err := b.Register(bg, nil, rocl.Over("tcp", "*"))
-	must(t, err)
+	try.OK(t, err)
 	for _, to := range []*rocl.Resource{any, newResource(t, b, nil)} {
 		send(t, me, to.ID(), "hello")
 		expect(t, to, "hello")
@@ -149,7 +150,7 @@ func TestRules(t *testing.T) {
 	}{{b, "control", "tcp"}, {b, "near", "inproc"}, {b, "", "shm"}, {other, "", "tcp"}, {other, "near", "inproc"}} {
 		you := newResource(t, c.at, resource.Attrs{"role": c.role})
 		isOver(t, a, c.role, c.via, 1, func() { send(t, me, you.ID(), "one"); expect(t, you, "one") })
-		must(t, you.Set(bg, "role", "control"))
+		try.OK(t, you.Set(bg, "role", "control"))
 		send(t, me, elsewhere.ID(), "the resource keeps the flow of its last message")
 		expect(t, elsewhere, "the resource keeps the flow of its last message")
 		rocl.CacheOwner(a, you.ID(), c.at.ID()) // forgets the flow
@@ -181,7 +182,7 @@ func TestLaneQuestions(t *testing.T) {
 		}
 		for _, isLinked := range []bool{false, true} { // a link that is being made asks for addresses too
 			routed, err := b.Register(bg, nil, rocl.Over("shm"))
-			must(t, err)
+			try.OK(t, err)
 			n := questions(c, func() {
 				for range 2 {
 					send(t, me, routed.ID(), "hello")
@@ -198,11 +199,11 @@ func TestLaneQuestions(t *testing.T) {
 func TestRulesChecked(t *testing.T) {
 	c := inThreeWays(t)()
 	for _, over := range [][]string{{"pigeon"}, {"tcp", "tcp"}, {"*", "tcp"}, {""}, {"tcp://10.0.0.1"}} {
-		fails(t, errOf(c.Register(bg, nil, rocl.Over(over...))), dispatch.ErrRule, "Over %q", over)
-		fails(t, errOf(rocl.Open(bg, rocl.WithRules(rocl.Rule{Over: over}))), dispatch.ErrRule, "a rule with %q", over)
+		try.Fails(c.Register(bg, nil, rocl.Over(over...)))(t, dispatch.ErrRule, "Over %q", over)
+		try.Fails(rocl.Open(bg, rocl.WithRules(rocl.Rule{Over: over})))(t, dispatch.ErrRule, "a rule with %q", over)
 	}
 	for _, match := range []resource.Match{{"": "x"}, {rocl.AttrContext: "x"}} {
-		fails(t, errOf(rocl.Open(bg, rocl.WithRules(rocl.Rule{Match: match}))), dispatch.ErrRule, "a rule for %v", match)
+		try.Fails(rocl.Open(bg, rocl.WithRules(rocl.Rule{Match: match})))(t, dispatch.ErrRule, "a rule for %v", match)
 	}
 	for _, over := range [][]string{nil, {"*"}, {"tls"}, {"tcp://10.0.0.0/8", "*"}} {
 		if _, err := c.Register(bg, nil, rocl.Over(over...)); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -60,7 +61,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 				tr.cut()
 				select {
 				case err := <-lost:
-					noErr(t, err)
+					try.Check(t, err)
 					return
 				case <-time.After(time.Second): // a peer that dials at once may come before the end is noticed
 				}
@@ -68,7 +69,7 @@ func TestLogHandlerMayCall(t *testing.T) {
 		})
 		eventually.Returns(t, "what was logged", func() { expect(t, you, "dispatch: connection lost") })
 	}
-	noErr(t, eventually.Value(t, "the log handler closes", closed))
+	try.Check(t, eventually.Value(t, "the log handler closes", closed))
 	eventually.Returns(t, "closing again", func() { a.Close() })
 }
 
@@ -94,7 +95,7 @@ func TestLogHandlerBlocks(t *testing.T) {
 	}
 	eventually.Value(t, "a line", begun)
 	eventually.Returns(t, "a flush", func() { // else Close, which waits for the linger time, may report a message
-		noErr(t, me.Flush(bg))
+		try.Check(t, me.Flush(bg))
 	})
 	eventually.Returns(t, "closing", func() { a.Close() })
 	if a.Stats().LogLinesDropped == 0 {

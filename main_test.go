@@ -5,7 +5,6 @@ package rocl_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -33,58 +33,26 @@ func eachTransport(t *testing.T, f func(t *testing.T, open func(...rocl.Option) 
 	}
 }
 
-// must ends the test if err is not nil. what, a format with its values, says what has returned err.
-func must(t testing.TB, err error, what ...any) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(say(err, what))
-	}
-}
-
-// noErr fails the test if err is not nil, and lets it go on.
-func noErr(t testing.TB, err error, what ...any) {
-	t.Helper()
-	if err != nil {
-		t.Error(say(err, what))
-	}
-}
-
-// fails checks that err matches want.
-func fails(t testing.TB, err, want error, what ...any) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%v; want %v", say(err, what), want)
-	}
-}
-
-// say returns the text of err behind that of what.
-func say(err error, what []any) string {
-	if len(what) == 0 {
-		return fmt.Sprint(err)
-	}
-	return fmt.Sprintf(what[0].(string), what[1:]...) + fmt.Sprint(": ", err)
-}
-
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }
 
 func newResource(t *testing.T, c *rocl.Context, a resource.Attrs) *rocl.Resource {
 	t.Helper()
 	r, err := c.Register(bg, a)
-	must(t, err)
+	try.OK(t, err)
 	return r
 }
 
 func send(t *testing.T, from *rocl.Resource, to resource.GID, text string) {
 	t.Helper()
-	must(t, from.SendBytes(bg, to, 0, []byte(text)))
+	try.OK(t, from.SendBytes(bg, to, 0, []byte(text)))
 }
 
 // recv receives one message.
 func recv(t testing.TB, r *rocl.Resource, sel ...dispatch.Select) *dispatch.Message {
 	t.Helper()
 	m, err := r.Recv(bg, sel...)
-	must(t, err)
+	try.OK(t, err)
 	return m
 }
 
@@ -102,7 +70,7 @@ func expect(t *testing.T, r *rocl.Resource, text string) {
 func all(t testing.TB, found iter.Seq2[rocl.Found, error]) (fs []rocl.Found) {
 	t.Helper()
 	for f, err := range found {
-		must(t, err)
+		try.OK(t, err)
 		fs = append(fs, f)
 	}
 	return fs
@@ -121,7 +89,7 @@ func idsOf(fs []rocl.Found) (ids []resource.GID) {
 func registered(t testing.TB, c *rocl.Context) (addrs []string) {
 	t.Helper()
 	f, err := c.Lookup(bg, c.ID())
-	must(t, err)
+	try.OK(t, err)
 	for v := range f.Attrs.Values(rocl.AttrAddr) {
 		addrs = append(addrs, string(v))
 	}
@@ -151,7 +119,7 @@ func refused(t *testing.T, from *rocl.Resource, to resource.GID, reported report
 		if errors.Is(err, dispatch.ErrGone) {
 			return
 		}
-		must(t, err, "sending to what is gone")
+		try.OK(t, err, "sending to what is gone")
 		if u := <-reported; u.To != to || !errors.Is(u.Err, dispatch.ErrGone) {
 			t.Fatalf("reported %+v", u)
 		}
@@ -164,7 +132,7 @@ func gone(t *testing.T, c *rocl.Context, id resource.GID) {
 	t.Helper()
 	there := false
 	for ev, err := range c.Watch(bg, resource.Match{}) {
-		must(t, err)
+		try.OK(t, err)
 		there = there || ev.ID == id
 		if ev.Kind == directory.Synced && !there || ev.Kind == directory.Gone && ev.ID == id {
 			break

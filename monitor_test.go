@@ -11,6 +11,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -18,7 +19,7 @@ import (
 func monitor(t *testing.T, r *rocl.Resource, id resource.GID, tag uint64) (stop func()) {
 	t.Helper()
 	stop, err := r.Monitor(bg, id, tag)
-	must(t, err)
+	try.OK(t, err)
 	return stop
 }
 
@@ -48,7 +49,7 @@ func TestMonitor(t *testing.T) {
 			send(t, its, me.ID(), "last")
 			stop()
 			stop()
-			must(t, its.Delete(bg))
+			try.OK(t, its.Delete(bg))
 			expect(t, me, "first")
 			expect(t, me, "last")
 			ends(t, me, id, uint64(10+tag))
@@ -61,7 +62,7 @@ func TestMonitor(t *testing.T) {
 		monitor(t, me, its.ID(), 30)
 		monitor(t, me, b.ID(), 31)
 		send(t, its, me.ID(), "last")
-		must(t, b.Close())
+		try.OK(t, b.Close())
 		expect(t, me, "last")
 		ends(t, me, its.ID(), 30)
 		ends(t, me, b.ID(), 31)
@@ -78,12 +79,12 @@ func TestMonitorRefused(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
 		a := open()
 		me, other := newResource(t, a, nil), newResource(t, a, nil)
-		fails(t, errOf(me.Monitor(bg, resource.GID{}, 1)), dispatch.ErrGone)
+		try.Fails(me.Monitor(bg, resource.GID{}, 1))(t, dispatch.ErrGone)
 		ended, cancel := context.WithCancel(bg)
 		cancel()
-		fails(t, errOf(me.Monitor(ended, other.ID(), 1)), context.Canceled)
-		must(t, me.Delete(bg))
-		fails(t, errOf(me.Monitor(bg, other.ID(), 1)), dispatch.ErrClosed)
+		try.Fails(me.Monitor(ended, other.ID(), 1))(t, context.Canceled)
+		try.OK(t, me.Delete(bg))
+		try.Fails(me.Monitor(bg, other.ID(), 1))(t, dispatch.ErrClosed)
 	})
 }
 
@@ -110,7 +111,7 @@ func TestWatchIDs(t *testing.T) {
 	seen := map[resource.GID]bool{}
 	left := 0
 	for ev, err := range a.WatchIDs(bg, ids...) {
-		must(t, err)
+		try.OK(t, err)
 		if r := all[ev.ID]; r == nil && ev.ID != b.ID() && ev.Kind != directory.Synced {
 			t.Fatalf("%v of %v, which is not watched", ev.Kind, ev.ID)
 		}
@@ -125,7 +126,7 @@ func TestWatchIDs(t *testing.T) {
 				t.Fatalf("%d before Synced, of %d", len(seen), 2*each+1)
 			}
 			changes := ids[each]
-			must(t, all[changes].Update(bg, resource.Attrs{"of": "x"}))
+			try.OK(t, all[changes].Update(bg, resource.Attrs{"of": "x"}))
 			go func() {
 				for _, r := range all {
 					if r.Context() == a {
@@ -147,7 +148,7 @@ func TestWatchIDs(t *testing.T) {
 		}
 	}
 	for _, err := range a.WatchIDs(bg, make([]resource.GID, 0)...) {
-		noErr(t, err)
+		try.Check(t, err)
 		break // Synced
 	}
 }

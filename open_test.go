@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/os/cgroup"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -35,10 +36,10 @@ import (
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	must(t, os.WriteFile(file, nil, 0o600))
+	try.OK(t, os.WriteFile(file, nil, 0o600))
 	sock := func(name string) rocl.Option { return rocl.WithSocket(filepath.Join(dir, name)) }
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	try.OK(t, err)
 	defer taken.Close()
 	server := directory.NewServer()
 	defer server.Close()
@@ -90,7 +91,7 @@ func TestOpenFails(t *testing.T) {
 	}
 	// The directory that some of the calls joined keeps no resources of them.
 	c, err := rocl.Open(bg, memory)
-	must(t, err)
+	try.OK(t, err)
 	defer c.Close()
 	if ids := idsOf(all(t, c.FindAll(bg, resource.Match{rocl.AttrKind: "context"}))); !slices.Equal(ids, []resource.GID{c.ID()}) {
 		t.Errorf("left behind: %v", ids)
@@ -124,17 +125,17 @@ func TestOpenEnds(t *testing.T) {
 		far = end
 		return near, nil
 	}
-	fails(t, errOf(rocl.Open(ctx, icontext.WithDirectory(mute))), context.DeadlineExceeded, "of a mute directory")
+	try.Fails(rocl.Open(ctx, icontext.WithDirectory(mute)))(t, context.DeadlineExceeded, "of a mute directory")
 	far.Close()
 
 	ctx, stop = context.WithCancel(bg)
 	c, err := rocl.Open(ctx, icontext.WithDirectory(server.Dialer()))
-	must(t, err)
+	try.OK(t, err)
 	stop()
 	me := newResource(t, c, resource.Attrs{"n": "me"})
 	send(t, me, me.ID(), "hello")
 	expect(t, me, "hello")
-	noErr(t, c.Close())
+	try.Check(t, c.Close())
 }
 
 // Some meaningless values stand for the default.
@@ -315,12 +316,12 @@ func TestMemory(t *testing.T) {
 		if errors.Is(err, buffers.ErrLimit) {
 			break
 		}
-		must(t, err)
+		try.OK(t, err)
 		if held = append(held, b); len(held) > 80 {
 			t.Fatal("more is given than there is")
 		}
 	}
-	fails(t, me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)), buffers.ErrLimit, "sending without memory")
+	try.Fails(me.SendBytes(bg, me.ID(), 0, make([]byte, 100_000)))(t, buffers.ErrLimit, "sending without memory")
 	if s := c.Stats().Buffers; s.Mapped > 8<<20 || s.InUse != int64(len(held)) {
 		t.Errorf("%d bytes mapped, %d buffers out of %d", s.Mapped, s.InUse, len(held))
 	}

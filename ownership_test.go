@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -18,17 +19,17 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 		a, b := open(), open()
 		me, deleted := newResource(t, a, nil), newResource(t, a, nil)
 		full, err := b.Register(bg, nil, rocl.MailboxLimit(1))
-		must(t, err)
+		try.OK(t, err)
 		for err == nil { // until the senders wait
 			ctx, cancel := context.WithCancel(bg)
 			cancel()
 			err = me.SendBytes(ctx, full.ID(), 0, make([]byte, 10<<10))
 		}
-		must(t, deleted.Close())
+		try.OK(t, deleted.Close())
 		ended, cancel := context.WithCancel(bg)
 		cancel()
 		p, err := a.Buffer(20 << 10)
-		must(t, err)
+		try.OK(t, err)
 		for _, c := range []struct {
 			name string
 			from *rocl.Resource
@@ -44,13 +45,13 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 			if c.want == context.Canceled {
 				ctx = ended
 			}
-			fails(t, c.from.Send(ctx, c.to, 0, p), c.want, c.name)
+			try.Fails(c.from.Send(ctx, c.to, 0, p))(t, c.want, c.name)
 			if p.State() != buffers.Owned || p.Refs() != 1 {
 				t.Fatalf("%s: the buffer is %v, with %d references", c.name, p.State(), p.Refs())
 			}
 		}
 		you := newResource(t, b, nil)
-		must(t, me.Send(bg, you.ID(), 0, p))
+		try.OK(t, me.Send(bg, you.ID(), 0, p))
 		m := recv(t, you)
 		m.Release()
 		for {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys"
@@ -231,7 +232,7 @@ func TestNoConnectionIsTold(t *testing.T) {
 func TestLostQuestionIsNoMessage(t *testing.T) {
 	apart(t, refuses, func(t *testing.T, me *rocl.Resource, it resource.GID) {
 		c := me.Context()
-		fails(t, errOf(c.RoutesOf(bg, it)), dispatch.ErrUnreachable)
+		try.Fails(c.RoutesOf(bg, it))(t, dispatch.ErrUnreachable)
 		if err := c.Flush(bg); err != nil || c.Stats().Undelivered != 0 {
 			t.Errorf("%d messages undelivered, %v", c.Stats().Undelivered, err)
 		}
@@ -248,7 +249,7 @@ func TestSendToUnreachableOnce(t *testing.T) {
 			newResource(t, far, resource.Attrs{"is": "far"})
 		}
 		b, err := me.Context().Buffer(4 << 20) // waits for credit, and so for a connection
-		must(t, err)
+		try.OK(t, err)
 		defer b.Release()
 		began := time.Now()
 		_, err = me.SendTo(bg, resource.Match{"is": "far"}, 1, b)
@@ -272,7 +273,7 @@ func TestUnreachableLanesAreToldOnce(t *testing.T) {
 		me := newResource(t, cl.Open(0, tr, rocl.WithGiveUp(giveUp), rocl.WithRules(rule), log), nil)
 		far := cl.Open(0, tr)
 		for _, a := range []resource.Attrs{{"role": "control"}, {"role": "data"}} {
-			must(t, me.SendBytes(bg, newResource(t, far, a).ID(), 1, nil))
+			try.OK(t, me.SendBytes(bg, newResource(t, far, a).ID(), 1, nil))
 		}
 		if err := me.Context().Flush(bg); err == nil {
 			t.Error("the messages are delivered")

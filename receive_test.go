@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // A message that is put back is peeked at and received as if it had not been received before.
@@ -23,7 +24,7 @@ func TestPutBack(t *testing.T) {
 			t.Errorf("put back elsewhere: %v", err)
 		}
 		tag := m.Tag()
-		must(t, to.PutBack(m))
+		try.OK(t, to.PutBack(m))
 		if e, err := to.Peek(); err != nil || e != (dispatch.Envelope{From: from.ID(), Tag: tag, Len: len("first")}) {
 			t.Errorf("peek: %+v, %v", e, err)
 		}
@@ -31,8 +32,8 @@ func TestPutBack(t *testing.T) {
 		if m = recv(t, to); string(m.Bytes()) != "second" {
 			t.Fatalf("%q", m.Bytes())
 		}
-		must(t, to.Close())
-		fails(t, to.PutBack(m), dispatch.ErrClosed, "put back at a closed resource")
+		try.OK(t, to.Close())
+		try.Fails(to.PutBack(m))(t, dispatch.ErrClosed, "put back at a closed resource")
 		m.Release()
 	})
 }
@@ -56,7 +57,7 @@ func TestRecvAny(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, r, err)
 			}
 		}
-		must(t, rs[1].Close())
+		try.OK(t, rs[1].Close())
 		r, _, err := rocl.RecvAny(bg, rs)
 		if r != rs[1] || !errors.Is(err, dispatch.ErrClosed) || !strings.Contains(err.Error(), rs[1].ID().String()) {
 			t.Errorf("a closed resource: %v, %v", r, err)

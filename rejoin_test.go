@@ -14,6 +14,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -67,9 +68,9 @@ func (s *servers) dial(ctx context.Context) (net.Conn, error) {
 // in opens a context of the node.
 func (s *servers) in(t *testing.T) *rocl.Context {
 	c, err := rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport()))
-	must(t, err)
+	try.OK(t, err)
 	t.Cleanup(func() {
-		noErr(t, c.Close())
+		try.Check(t, c.Close())
 	})
 	return c
 }
@@ -80,8 +81,8 @@ func TestNextServer(t *testing.T) {
 		s := newServers(t)
 		c := s.in(t)
 		kept, deleted := newResource(t, c, resource.Attrs{"v": "1"}), newResource(t, c, resource.Attrs{"v": "2"})
-		must(t, kept.Update(bg, resource.Attrs{"v": "3"}))
-		must(t, deleted.Delete(bg))
+		try.OK(t, kept.Update(bg, resource.Attrs{"v": "3"}))
+		try.OK(t, deleted.Delete(bg))
 		rev := kept.Revision()
 		s.end()
 		synctest.Wait()
@@ -98,7 +99,7 @@ func TestNextServer(t *testing.T) {
 		}()
 		synctest.Wait() // questions wait
 		s.begin()
-		noErr(t, <-found)
+		try.Check(t, <-found)
 		if n := everything(t, c); n != 1 {
 			t.Errorf("%d resources, want 1", n)
 		}
@@ -133,7 +134,7 @@ func TestRegisterBetweenServers(t *testing.T) {
 		if f, err := c.Find(bg, resource.Match{"v": "1"}); err != nil || f.ID != d.r.ID() {
 			t.Errorf("found %v, %v; want %v", f.ID, err, d.r.ID())
 		}
-		noErr(t, d.r.Update(bg, resource.Attrs{"v": "2"}))
+		try.Check(t, d.r.Update(bg, resource.Attrs{"v": "2"}))
 	})
 }
 
@@ -150,9 +151,9 @@ func TestCloseWithoutServer(t *testing.T) {
 		go func() { failed <- r.Update(bg, resource.Attrs{}) }()
 		go func() { _, err := c.Register(bg, resource.Attrs{}); failed <- err }()
 		synctest.Wait() // all wait for the next server
-		noErr(t, c.Close())
+		try.Check(t, c.Close())
 		for range 3 {
-			fails(t, <-failed, dispatch.ErrClosed)
+			try.Fails(<-failed)(t, dispatch.ErrClosed)
 		}
 		s.begin() // lets the cleanup end the server
 	})
@@ -163,7 +164,7 @@ func TestCloseWithoutServer(t *testing.T) {
 func TestCloseWithoutDirectory(t *testing.T) {
 	s := newServers(t)
 	c, err := rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport()), rocl.WithLinger(0))
-	must(t, err)
+	try.OK(t, err)
 	defer c.Close()
 	closed, kept := newResource(t, c, resource.Attrs{"is": "closed"}), newResource(t, c, resource.Attrs{"is": "kept"})
 	s.end()

@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -111,7 +112,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("%.10q: %v, %v", v, f.ID, err)
 		}
 	}
-	fails(t, errOf(c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)})), resource.ErrTooLarge, "a value too large")
+	try.Fails(c.Register(bg, resource.Attrs{"v": strings.Repeat("v", resource.MaxValue+1)}))(t, resource.ErrTooLarge, "a value too large")
 	many := resource.Attrs{}
 	for i := range resource.MaxAttrs {
 		many[strconv.Itoa(i)] = ""
@@ -120,12 +121,12 @@ func TestValues(t *testing.T) {
 		t.Errorf("as many as may be: %v", err)
 	}
 	many["one more"] = ""
-	fails(t, errOf(c.Register(bg, many)), resource.ErrTooLarge, "too many")
+	try.Fails(c.Register(bg, many))(t, resource.ErrTooLarge, "too many")
 	// Every attribute of a resource must have a value.
 	var l resource.List
-	must(t, l.Want("x"))
-	fails(t, errOf(c.Register(bg, &l)), directory.ErrIncomplete, "registering an unknown value")
-	fails(t, newResource(t, c, nil).Update(bg, &l), directory.ErrIncomplete, "updating to an unknown value")
+	try.OK(t, l.Want("x"))
+	try.Fails(c.Register(bg, &l))(t, directory.ErrIncomplete, "registering an unknown value")
+	try.Fails(newResource(t, c, nil).Update(bg, &l))(t, directory.ErrIncomplete, "updating to an unknown value")
 	if n := everything(t, c); n != 6 {
 		t.Errorf("%d resources, want 6", n)
 	}
@@ -152,8 +153,8 @@ func TestReserved(t *testing.T) {
 	if err := me.SendBytes(bg, b.ID(), 0, nil); !errors.Is(err, dispatch.ErrGone) || strings.Count(err.Error(), b.ID().String()) != 1 {
 		t.Errorf("sending to the own context: %v", err)
 	}
-	fails(t, me.SendBytes(bg, resource.GID{}, 0, nil), dispatch.ErrGone, "sending to the zero identifier")
-	fails(t, errOf(b.Lookup(bg, resource.GID{})), directory.ErrNotFound, "looking up the zero identifier")
+	try.Fails(me.SendBytes(bg, resource.GID{}, 0, nil))(t, dispatch.ErrGone, "sending to the zero identifier")
+	try.Fails(b.Lookup(bg, resource.GID{}))(t, directory.ErrNotFound, "looking up the zero identifier")
 }
 
 // Messages to a deleted resource are refused, or reported if they were accepted before. Messages
@@ -170,7 +171,7 @@ func TestDeleted(t *testing.T) {
 		expect(t, you, "read")
 		const unread = 20
 		for i := range uint64(unread) {
-			must(t, me.SendBytes(bg, you.ID(), i, []byte("unread")))
+			try.OK(t, me.SendBytes(bg, you.ID(), i, []byte("unread")))
 		}
 		// The message to mark comes after them in the same stream: when it has arrived, they have
 		// too.
@@ -180,7 +181,7 @@ func TestDeleted(t *testing.T) {
 		if n, _ := you.Waiting(); n != unread {
 			t.Errorf("%d messages wait, want %d", n, unread)
 		}
-		must(t, you.Delete(bg))
+		try.OK(t, you.Delete(bg))
 		for i := range uint64(unread) {
 			if u := <-reported; u.From != me.ID() || u.To != you.ID() || u.Tag != i || !errors.Is(u.Err, dispatch.ErrGone) {
 				t.Errorf("reported %+v", u)
@@ -188,13 +189,13 @@ func TestDeleted(t *testing.T) {
 		}
 		// The buffer stays the caller's when sending fails, and can be sent again.
 		p, err := a.Buffer(10)
-		must(t, err)
+		try.OK(t, err)
 		copy(p.Bytes(), "0123456789")
-		fails(t, me.Send(bg, you.ID(), 0, p), dispatch.ErrGone, "sending a buffer")
+		try.Fails(me.Send(bg, you.ID(), 0, p))(t, dispatch.ErrGone, "sending a buffer")
 		if p.State() != buffers.Owned || p.Refs() != 1 {
 			t.Errorf("after a send that failed the buffer is %v, with %d references", p.State(), p.Refs())
 		}
-		must(t, me.Send(bg, mark.ID(), 0, p))
+		try.OK(t, me.Send(bg, mark.ID(), 0, p))
 		expect(t, mark, "0123456789")
 		if n := a.Stats().Undelivered; n != unread {
 			t.Errorf("%d undelivered, want %d", n, unread)
@@ -210,8 +211,8 @@ func TestDeleted(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		fails(t, errOf(you.Recv(bg)), dispatch.ErrClosed, "receiving")
-		noErr(t, you.Close(), "closing")
+		try.Fails(you.Recv(bg))(t, dispatch.ErrClosed, "receiving")
+		try.Check(t, you.Close(), "closing")
 		// The other resource of the context still works.
 		send(t, me, mark.ID(), "still")
 		expect(t, mark, "still")
@@ -230,7 +231,7 @@ func TestDeletedUnread(t *testing.T) {
 				}
 				send(t, me, other.ID(), "read") // comes after them
 				expect(t, other, "read")
-				must(t, you.Delete(bg))
+				try.OK(t, you.Delete(bg))
 				send(t, me, other.ID(), "one")
 				expect(t, other, "one")
 				if m, err := other.TryRecv(); !errors.Is(err, dispatch.ErrEmpty) {
@@ -247,12 +248,12 @@ func TestDeletedHere(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, reported.option())
 	me, you := newResource(t, c, nil), newResource(t, c, nil)
 	send(t, me, you.ID(), "12345")
-	must(t, you.Delete(bg))
+	try.OK(t, you.Delete(bg))
 	if u := <-reported; u.To != you.ID() || u.Bytes != 5 || !errors.Is(u.Err, dispatch.ErrGone) {
 		t.Errorf("reported %+v", u)
 	}
 	for range 2 {
-		fails(t, me.SendBytes(bg, you.ID(), 0, nil), dispatch.ErrGone, "sending")
+		try.Fails(me.SendBytes(bg, you.ID(), 0, nil))(t, dispatch.ErrGone, "sending")
 	}
 	if n := c.Stats().Buffers.InUse; n != 0 {
 		t.Errorf("%d buffers out", n)
@@ -299,7 +300,7 @@ func TestDeleteDuringSends(t *testing.T) {
 				if errors.Is(err, dispatch.ErrGone) {
 					break
 				}
-				must(t, err)
+				try.OK(t, err)
 				if accepted++; round == 0 && accepted == 1 {
 					end() // the reader got nothing to count
 				}
@@ -370,15 +371,15 @@ func TestConflict(t *testing.T) {
 	if first == 0 {
 		t.Fatal("revision 0 means any")
 	}
-	must(t, r.Update(bg, resource.Attrs{"v": "2"}))
+	try.OK(t, r.Update(bg, resource.Attrs{"v": "2"}))
 	for _, rev := range []uint64{first, first + 2, 1 << 63} {
-		fails(t, errOf(r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"})), directory.ErrRevision, "at revision %d", rev)
+		try.Fails(r.CompareAndSet(bg, rev, resource.Attrs{"v": "3"}))(t, directory.ErrRevision, "at revision %d", rev)
 	}
 	f, err := c.Lookup(bg, r.ID())
 	if err != nil || f.Attrs.GetString("v") != "2" || f.Revision != first+1 || r.Revision() != first+1 {
 		t.Errorf("%v at revision %d (%d here), %v", &f.Attrs, f.Revision, r.Revision(), err)
 	}
-	fails(t, errOf(c.Find(bg, resource.Match{"v": "1"})), directory.ErrNotFound, "found by what it was")
+	try.Fails(c.Find(bg, resource.Match{"v": "1"}))(t, directory.ErrNotFound, "found by what it was")
 	// Revision 0 stands for any revision, as in Update.
 	if rev, err := r.CompareAndSet(bg, 0, resource.Attrs{}); err != nil || rev != first+2 {
 		t.Errorf("revision %d, %v", rev, err)
@@ -395,12 +396,12 @@ func TestRevisionAfterUpdates(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				noErr(t, r.Update(bg, resource.Attrs{"v": "x"}))
+				try.Check(t, r.Update(bg, resource.Attrs{"v": "x"}))
 			})
 		}
 		wg.Wait()
 		f, err := c.Lookup(bg, r.ID())
-		must(t, err)
+		try.OK(t, err)
 		if f.Revision != r.Revision() {
 			t.Fatalf("revision %d in the directory, %d here", f.Revision, r.Revision())
 		}
@@ -432,15 +433,15 @@ func TestDeleteEnded(t *testing.T) {
 		t.Error(err)
 	}
 	gone(t, c, r.ID())
-	fails(t, errOf(r.Recv(bg)), dispatch.ErrClosed, "receiving")
+	try.Fails(r.Recv(bg))(t, dispatch.ErrClosed, "receiving")
 }
 
 func TestRegisterNothing(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
-	fails(t, errOf(c.Find(bg, nil)), directory.ErrNotFound)
+	try.Fails(c.Find(bg, nil))(t, directory.ErrNotFound)
 	r, err := c.Register(bg, nil)
-	must(t, err)
-	noErr(t, r.Update(bg, nil))
+	try.OK(t, err)
+	try.Check(t, r.Update(bg, nil))
 }
 
 // A message without bytes can be sent on like any other.
@@ -449,7 +450,7 @@ func TestPassOnEmpty(t *testing.T) {
 		a, b := open(), open()
 		me, echo := newResource(t, a, nil), newResource(t, b, nil)
 		for _, n := range []int{0, 1, 3000, 100_000} {
-			must(t, me.SendBytes(bg, echo.ID(), 7, make([]byte, n)))
+			try.OK(t, me.SendBytes(bg, echo.ID(), 7, make([]byte, n)))
 			m := recv(t, echo)
 			p := m.Buffer()
 			if p == nil {
@@ -457,7 +458,7 @@ func TestPassOnEmpty(t *testing.T) {
 			}
 			err := echo.Send(bg, m.From(), m.Tag(), p)
 			m.Release()
-			must(t, err)
+			try.OK(t, err)
 			if m, err = me.Recv(bg, dispatch.From(echo.ID()), dispatch.Tag(7)); err != nil || m.Len() != n {
 				t.Fatalf("%v, %v", m, err)
 			}
@@ -474,7 +475,7 @@ func TestMessages(t *testing.T) {
 		send(t, r, r.ID(), "hello")
 	}
 	for m, err := range r.Messages(bg) {
-		must(t, err)
+		try.OK(t, err)
 		m.Release()
 		break
 	}
@@ -484,7 +485,7 @@ func TestMessages(t *testing.T) {
 	ctx, cancel := context.WithCancel(bg)
 	n := 0
 	for m, err := range r.Messages(ctx) {
-		must(t, err)
+		try.OK(t, err)
 		m.Release()
 		if n++; n == 2 {
 			cancel()
@@ -502,8 +503,8 @@ func TestMessages(t *testing.T) {
 		}
 		ended <- nil
 	}()
-	noErr(t, r.Delete(bg))
-	noErr(t, <-ended, "after the resource")
+	try.Check(t, r.Delete(bg))
+	try.Check(t, <-ended, "after the resource")
 }
 
 // Gone does not concern messages: a receiver that has got the event Gone still receives what the
@@ -516,11 +517,11 @@ func TestGoneBeforeMessages(t *testing.T) {
 		from := newResource(t, a, resource.Attrs{"role": "sender"})
 		to := newResource(t, b, resource.Attrs{"role": "receiver"})
 		for ev, err := range b.Watch(bg, resource.Match{"role": "sender"}) {
-			must(t, err)
+			try.OK(t, err)
 			if ev.Kind == directory.Synced {
 				send(t, from, to.ID(), "first")
 				send(t, from, to.ID(), "last")
-				must(t, from.Delete(bg))
+				try.OK(t, from.Delete(bg))
 			}
 			if ev.Kind == directory.Gone {
 				break
@@ -553,7 +554,7 @@ func TestChangeWhileDeleted(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		noErr(t, r.Delete(bg))
+		try.Check(t, r.Delete(bg))
 		all.Wait()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
 )
@@ -17,24 +18,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
 }
 
-// got returns the value of a call that must succeed: got(c.Find(ctx, m))(t).
-func got[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func reg(t *testing.T, c *rocl.Context, attrs ...string) *rocl.Resource {
 	t.Helper()
 	a := rocl.Attrs{}
 	for i := 0; i < len(attrs); i += 2 {
 		a[attrs[i]] = attrs[i+1]
 	}
-	return got(c.Register(context.Background(), a))(t)
+	return try.Get(c.Register(context.Background(), a))(t)
 }
 
 // Stats count the copies of a send: none between contexts in memory, one of a small message over
@@ -46,12 +36,12 @@ func TestCopies(t *testing.T) {
 		a, b := cl.Open(0, opts...), cl.Open(0, opts...)
 		me, target := reg(t, a), reg(t, b)
 		send := func(size int) {
-			p := got(a.Buffer(size))(t)
+			p := try.Get(a.Buffer(size))(t)
 			where := &p.Bytes()[0]
 			if err := me.Send(ctx, target.ID(), 0, p); err != nil {
 				t.Fatal(err)
 			}
-			m := got(target.Recv(ctx))(t)
+			m := try.Get(target.Recv(ctx))(t)
 			if name == "inproc" && &m.Bytes()[0] != where {
 				t.Error("the receiver reads other memory than the sender wrote")
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -17,14 +18,14 @@ func TestAskerThatNeverReceives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	asked, greedy, polite := cl.Open(0), cl.Open(0), cl.Open(0)
 	me, err := greedy.Register(bg, nil, rocl.MailboxLimit(1))
-	must(t, err)
+	try.OK(t, err)
 	for range 3000 { // more answers than there is credit for
-		must(t, rocl.AskRoutes(greedy, bg, asked.ID(), me))
+		try.OK(t, rocl.AskRoutes(greedy, bg, asked.ID(), me))
 	}
 	ctx, cancel := context.WithTimeout(bg, time.Minute)
 	defer cancel()
 	for range 20 {
-		must(t, errOf(polite.RoutesOf(ctx, asked.ID())))
+		try.OK(t, errOf(polite.RoutesOf(ctx, asked.ID())))
 	}
 	for isDone := false; !isDone; { // messages left unread would be reported as undelivered
 		isDone = rocl.Answers(asked) == 0
@@ -47,7 +48,7 @@ func TestSerialsUsedUp(t *testing.T) {
 	c, other := cl.Open(0), cl.Open(0)
 	rocl.UseUpSerials(c)
 	for range 2 {
-		fails(t, errOf(c.Register(bg, nil)), rocl.ErrIdentifiers, "Register")
-		fails(t, errOf(c.RoutesOf(bg, other.ID())), rocl.ErrIdentifiers, "RoutesOf")
+		try.Fails(c.Register(bg, nil))(t, rocl.ErrIdentifiers, "Register")
+		try.Fails(c.RoutesOf(bg, other.ID()))(t, rocl.ErrIdentifiers, "RoutesOf")
 	}
 }

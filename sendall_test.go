@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -24,7 +25,7 @@ import (
 func fill(t testing.TB, c *rocl.Context, text string) *buffers.Buffer {
 	t.Helper()
 	b, err := c.Buffer(len(text))
-	must(t, err)
+	try.OK(t, err)
 	copy(b.Bytes(), text)
 	return b
 }
@@ -62,7 +63,7 @@ func TestSendAll(t *testing.T) {
 			text := strings.Repeat("0123456789", size/10)
 			b := fill(t, sender, text)
 			kept := b.Retain()
-			must(t, from.SendAll(bg, ids, 5, b))
+			try.OK(t, from.SendAll(bg, ids, 5, b))
 			for _, r := range all {
 				m := recv(t, r)
 				if string(m.Bytes()) != text || m.Tag() != 5 || m.From() != from.ID() {
@@ -87,8 +88,8 @@ func TestSendAll(t *testing.T) {
 func TestSendAllToNoneAndTwice(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := newResource(t, c, nil)
-	noErr(t, r.SendAll(bg, nil, 0, fill(t, c, "none")))
-	noErr(t, r.SendAll(bg, []resource.GID{r.ID(), r.ID()}, 0, fill(t, c, "twice")))
+	try.Check(t, r.SendAll(bg, nil, 0, fill(t, c, "none")))
+	try.Check(t, r.SendAll(bg, []resource.GID{r.ID(), r.ID()}, 0, fill(t, c, "twice")))
 	expect(t, r, "twice")
 	expect(t, r, "twice")
 	if n := c.Stats().Buffers.InUse; n != 0 {
@@ -102,7 +103,7 @@ func TestSendAllFails(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
 		a, b := open(), open()
 		from, one, two, gone := newResource(t, a, nil), newResource(t, b, nil), newResource(t, b, nil), newResource(t, a, nil)
-		must(t, gone.Close())
+		try.OK(t, gone.Close())
 		nobody := resource.MakeGID(1, 2, 3)
 		buf := fill(t, a, strings.Repeat("x", 5000))
 		for range 2 {
@@ -133,15 +134,15 @@ func TestSendAllFails(t *testing.T) {
 		if err := from.SendAll(bg, []resource.GID{nobody, nobody, nobody, nobody, nobody}, 0, buf); !errors.As(err, &one1) || one1.To != nobody || !strings.Contains(err.Error(), "and 2 more") {
 			t.Error(err)
 		}
-		must(t, from.Send(bg, one.ID(), 0, buf))
+		try.OK(t, from.Send(bg, one.ID(), 0, buf))
 		m, err := one.Recv(bg)
 		if err != nil || m.Len() != 5000 {
 			t.Fatal(m, err)
 		}
 		m.Release()
-		must(t, from.Close())
+		try.OK(t, from.Close())
 		last := fill(t, a, "too late")
-		fails(t, from.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, last), dispatch.ErrClosed, "from a closed resource")
+		try.Fails(from.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, last))(t, dispatch.ErrClosed, "from a closed resource")
 		last.Release()
 	})
 }
@@ -186,7 +187,7 @@ func TestSendAllToFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.Release()
-		must(t, dies.Close())
+		try.OK(t, dies.Close())
 		for {
 			m := recv(t, full)
 			tag := m.Tag()
@@ -239,7 +240,7 @@ func TestSendAllToThousand(t *testing.T) {
 		const rounds = 3
 		for i := range rounds {
 			buf := fill(t, a, strings.Repeat(string(rune('a'+i)), 3000))
-			must(t, from.SendAll(bg, ids, uint64(i), buf))
+			try.OK(t, from.SendAll(bg, ids, uint64(i), buf))
 		}
 		for _, r := range all {
 			for i := range rounds {
@@ -258,14 +259,14 @@ func TestSendAllToThousand(t *testing.T) {
 func TestSharedIsCopiedToWrite(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	one, two := newResource(t, c, nil), newResource(t, c, nil)
-	must(t, one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")))
+	try.OK(t, one.SendAll(bg, []resource.GID{one.ID(), two.ID()}, 0, fill(t, c, "hello")))
 	m := recv(t, one)
 	n := recv(t, two)
 	if &m.Bytes()[0] != &n.Bytes()[0] {
 		t.Error("there are two copies")
 	}
 	p, err := m.Writable()
-	must(t, err)
+	try.OK(t, err)
 	p[0] = 'J'
 	if string(n.Bytes()) != "hello" || string(m.Bytes()) != "Jello" {
 		t.Errorf("%q and %q", m.Bytes(), n.Bytes())
@@ -280,7 +281,7 @@ func TestSharedIsCopiedToWrite(t *testing.T) {
 	// The same holds if the sender has kept the buffer, or has sent parts of one buffer.
 	b := fill(t, c, "hello world")
 	for _, part := range []*buffers.Buffer{b.Retain(), b.Slice(0, 5)} {
-		must(t, one.Send(bg, two.ID(), 0, part))
+		try.OK(t, one.Send(bg, two.ID(), 0, part))
 		if m, err = two.Recv(bg); err != nil {
 			t.Fatal(err)
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -33,7 +34,7 @@ import (
 func near(t *testing.T, s *directory.Server, opts ...rocl.Option) *rocl.Context {
 	t.Helper()
 	c, err := rocl.Open(bg, append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...)
-	must(t, err)
+	try.OK(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -143,7 +144,7 @@ func TestHostLater(t *testing.T) {
 	})
 	addr := c.Addrs()[len(c.Addrs())-1]
 	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
-	must(t, err)
+	try.OK(t, err)
 	nc.Close()
 	// A context that opens later listens there at once. If the host is not on this machine, the
 	// context opens without that port.
@@ -259,7 +260,7 @@ func TestAddressesRefused(t *testing.T) {
 	said := make(chan string, 100)
 	c := near(t, s, says(said).option())
 	f, err := c.Lookup(bg, c.ID())
-	must(t, err)
+	try.OK(t, err)
 	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
 		t.Fatal(err)
 	}
@@ -270,7 +271,7 @@ func TestAddressesRefused(t *testing.T) {
 			break
 		}
 	}
-	must(t, errOf(db.Put(c.ID(), c.ID(), &f.Attrs)))
+	try.OK(t, errOf(db.Put(c.ID(), c.ID(), &f.Attrs)))
 	eventually.True(t, "the directory has the new address", func() bool { return strings.Contains(fmt.Sprint(registered(t, c)), "tcp://"+host+":") })
 }
 
@@ -291,29 +292,29 @@ func TestMemberFails(t *testing.T) {
 	for name, m := range map[string]cluster.Member{
 		"no key": missing, "no port": {Bind: "127.0.0.1"}, "nothing to bind": {Join: []string{"127.0.0.1:1"}}, "nobody to join": {Bind: "127.0.0.1:0", Join: []string{"127.0.0.1"}},
 	} {
-		fails(t, open(rocl.WithMember(m)), cluster.ErrConfig, name)
+		try.Fails(open(rocl.WithMember(m)))(t, cluster.ErrConfig, name)
 	}
 	for name, value := range map[string]string{"ROCL_SEARCH": "far", "ROCL_POLL": "long", "ROCL_GROUP": "239.1.2.3", "ROCL_JOIN": "127.0.0.1:1"} {
 		t.Setenv(name, value)
-		fails(t, open(rocl.WithMember(cluster.Environment())), cluster.ErrConfig, "%s=%s from the environment", name, value)
+		try.Fails(open(rocl.WithMember(cluster.Environment())))(t, cluster.ErrConfig, "%s=%s from the environment", name, value)
 		os.Unsetenv(name)
 	}
 	t.Setenv("ROCL_BIND", missing.Bind)
 	t.Setenv("ROCL_KEY_FILE", missing.KeyFile)
-	fails(t, open(rocl.WithMember(cluster.Environment())), cluster.ErrConfig, "from the environment")
+	try.Fails(open(rocl.WithMember(cluster.Environment())))(t, cluster.ErrConfig, "from the environment")
 	if err := open(); !errors.Is(err, cluster.ErrConfig) || !strings.Contains(err.Error(), "WithMember") {
 		t.Errorf("a program without WithMember where the environment describes a member: %v", err)
 	}
 	// If a directory serves already, the key is not needed, and the cluster is that of the
 	// directory.
 	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
-	must(t, err)
+	try.OK(t, err)
 	defer s.Close()
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
-	noErr(t, open())
+	try.Check(t, open())
 	t.Setenv("ROCL_CLUSTER", "red")
-	fails(t, open(), rocl.ErrCluster, "from the environment")
-	noErr(t, open(rocl.WithCluster("blue")))
+	try.Fails(open())(t, rocl.ErrCluster, "from the environment")
+	try.Check(t, open(rocl.WithCluster("blue")))
 }
 
 // A program without the settings of a member takes over a node's directory, and so takes the node

@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -17,7 +18,7 @@ import (
 func trySend(t *testing.T, r *rocl.Resource, to resource.GID) (err error) {
 	t.Helper()
 	b, err := r.Context().Buffer(10)
-	must(t, err)
+	try.OK(t, err)
 	eventually.True(t, "TrySend needs no credit", func() bool {
 		err = r.TrySend(to, 7, b)
 		return err != dispatch.ErrFull
@@ -34,7 +35,7 @@ func TestTrySendAsks(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
 		a, b := open(), open()
 		me, you := newResource(t, a, nil), newResource(t, b, nil)
-		must(t, trySend(t, me, you.ID()))
+		try.OK(t, trySend(t, me, you.ID()))
 		m, err := you.Recv(bg)
 		if err != nil || m.Tag() != 7 {
 			t.Fatal(m, err)
@@ -54,13 +55,13 @@ func TestTrySendAsks(t *testing.T) {
 		// Another resource of the same context gets its message at once.
 		other := newResource(t, b, nil)
 		p, err := a.Buffer(10)
-		must(t, err)
-		noErr(t, me.TrySend(other.ID(), 7, p))
+		try.OK(t, err)
+		try.Check(t, me.TrySend(other.ID(), 7, p))
 		if m, err = other.Recv(bg); err != nil {
 			t.Fatal(err)
 		}
 		m.Release()
-		must(t, you.Close())
+		try.OK(t, you.Close())
 		eventually.True(t, "the end is known", func() bool { // until then a send may be accepted
 			err = trySend(t, me, you.ID())
 			return err != nil
@@ -68,8 +69,8 @@ func TestTrySendAsks(t *testing.T) {
 		if !errors.Is(err, dispatch.ErrGone) {
 			t.Errorf("a resource that was deleted: %v", err)
 		}
-		must(t, me.Close())
-		fails(t, trySend(t, me, other.ID()), dispatch.ErrClosed, "from a deleted resource")
+		try.OK(t, me.Close())
+		try.Fails(trySend(t, me, other.ID()))(t, dispatch.ErrClosed, "from a deleted resource")
 	})
 }
 
@@ -78,13 +79,13 @@ func TestTrySendToMany(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me := newResource(t, c, nil)
 	b, err := c.Buffer(1)
-	must(t, err)
+	try.OK(t, err)
 	defer b.Release()
 	for i := range uint32(10_000) {
 		if err := me.TrySend(resource.MakeGID(1, 2, i+1), 0, b); err != dispatch.ErrFull {
 			t.Fatal(err)
 		}
 	}
-	noErr(t, c.Close())
-	fails(t, me.TrySend(resource.MakeGID(1, 2, 1), 0, b), dispatch.ErrClosed, "as the context has been closed")
+	try.Check(t, c.Close())
+	try.Fails(me.TrySend(resource.MakeGID(1, 2, 1), 0, b))(t, dispatch.ErrClosed, "as the context has been closed")
 }

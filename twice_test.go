@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -54,18 +55,18 @@ func TestErrorsNameOnce(t *testing.T) {
 			if err := me.SendBytes(bg, late.ID(), 0, nil); err != nil {
 				t.Fatal(err)
 			}
-			endedClient := got(rpc.NewClient(bg, ended))(t)
+			endedClient := try.Get(rpc.NewClient(bg, ended))(t)
 			if err := ended.Close(); err != nil {
 				t.Log(err)
 			}
-			client := got(rpc.NewClient(bg, c))(t)
+			client := try.Get(rpc.NewClient(bg, c))(t)
 			defer client.Close()
-			server := got(rpc.NewServer(bg, other, rocl.Attrs{"is": "server"}))(t)
+			server := try.Get(rpc.NewServer(bg, other, rocl.Attrs{"is": "server"}))(t)
 			defer server.Close(context.Background())
 			if err := rpc.Register(server, "fails", func(context.Context, struct{}) (int, error) { return 0, errors.New("by intent") }); err != nil {
 				t.Fatal(err)
 			}
-			ep := got(bulk.Open(bg, c))(t)
+			ep := try.Get(bulk.Open(bg, c))(t)
 			defer ep.Close(context.Background())
 			past, cancel := context.WithCancel(bg)
 			cancel()
@@ -76,7 +77,7 @@ func TestErrorsNameOnce(t *testing.T) {
 			}
 			nobody := rocl.GID{}
 			unknown := other.ID().WithSerial(12345)
-			b := got(c.Buffer(1))(t)
+			b := try.Get(c.Buffer(1))(t)
 			defer b.Release()
 			holding := func(send func() error) error { // send takes over a reference unless it fails
 				b.Retain()

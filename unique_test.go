@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -58,7 +59,7 @@ func TestUnique(t *testing.T) {
 		if _, err := cs[0].Find(bg, resource.Match{"job": fmt.Sprint(round), rocl.AttrKind: "claim"}); n != 1 || !errors.Is(err, directory.ErrNotFound) {
 			t.Error(n, err)
 		}
-		fails(t, errOf(cs[1].Register(bg, role, rocl.Unique("role", "job"))), directory.ErrExists, "there is one already")
+		try.Fails(cs[1].Register(bg, role, rocl.Unique("role", "job")))(t, directory.ErrExists, "there is one already")
 		if r, err := cs[1].Register(bg, role, rocl.Unique("by")); err != nil {
 			t.Error("other values:", err)
 		} else if r.Close(); round == 0 {
@@ -76,13 +77,13 @@ func TestUniqueFails(t *testing.T) {
 	s := nodes(t, 1)[0]
 	c := near(t, s)
 	a := resource.Attrs{"role": "master"}
-	fails(t, errOf(c.Register(bg, a, rocl.Unique("name"))), directory.ErrIncomplete, "without the attribute")
+	try.Fails(c.Register(bg, a, rocl.Unique("name")))(t, directory.ErrIncomplete, "without the attribute")
 	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
 	// one.
 	claim, err := resource.NewPattern(resource.Attrs{"role": "master", rocl.AttrKind: "claim"})
-	must(t, err)
+	try.OK(t, err)
 	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
-	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
+	try.OK(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	ctx, cancel := context.WithCancel(bg)
 	done := make(chan error)
 	claims := func(n int) func() bool {
@@ -97,24 +98,24 @@ func TestUniqueFails(t *testing.T) {
 	}
 	begin(ctx)
 	cancel()
-	fails(t, <-done, context.Canceled)
+	try.Fails(<-done)(t, context.Canceled)
 	eventually.True(t, "its claim goes", claims(1))
 	begin(bg)
-	must(t, s.Database().Delete(high))
-	noErr(t, <-done, "the other one gave up")
+	try.OK(t, s.Database().Delete(high))
+	try.Check(t, <-done, "the other one gave up")
 	a = resource.Attrs{"role": "slave"}
 	claim, _ = resource.NewPattern(resource.Attrs{"role": "slave", rocl.AttrKind: "claim"})
-	must(t, errOf(s.Database().Put(high, high.Context(), claim)))
+	try.OK(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	begin(bg)
-	must(t, errOf(s.Database().Put(low, low.Context(), claim)))
-	fails(t, <-done, directory.ErrExists, "a lower one has come")
-	must(t, s.Database().Delete(low))
+	try.OK(t, errOf(s.Database().Put(low, low.Context(), claim)))
+	try.Fails(<-done)(t, directory.ErrExists, "a lower one has come")
+	try.OK(t, s.Database().Delete(low))
 	begin(bg)
 	it, _ := resource.NewPattern(resource.Attrs{"role": "slave"})
-	must(t, errOf(s.Database().Update(high, 0, it)))
-	fails(t, <-done, directory.ErrExists, "the higher one has become a resource")
+	try.OK(t, errOf(s.Database().Update(high, 0, it)))
+	try.Fails(<-done)(t, directory.ErrExists, "the higher one has become a resource")
 	s.Attach(directory.Unreachable(errors.New("nobody is reached")))
-	fails(t, errOf(c.Register(bg, resource.Attrs{"role": "other"}, rocl.Unique("role"))), directory.ErrPartial, "not everybody was asked")
+	try.Fails(c.Register(bg, resource.Attrs{"role": "other"}, rocl.Unique("role")))(t, directory.ErrPartial, "not everybody was asked")
 }
 
 // SendToAll reaches all resources that match, with one buffer, and skips those that are gone.
@@ -128,7 +129,7 @@ func TestSendToAll(t *testing.T) {
 	}
 	lost := b.ID().WithSerial(1 << 20)
 	l, _ := resource.NewPattern(resource.Attrs{"role": "worker"})
-	must(t, errOf(s.Database().Put(lost, b.ID(), l)))
+	try.OK(t, errOf(s.Database().Put(lost, b.ID(), l)))
 	if n, err := from.SendToAll(bg, resource.Match{"role": "worker"}, 1, fill(t, a, "go")); n != 3 || err != nil {
 		t.Error(n, err)
 	}

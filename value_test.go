@@ -15,6 +15,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -47,7 +48,7 @@ type report struct {
 // passes sends v from one resource to the other and compares what arrives.
 func passes[T any](t *testing.T, from, to *rocl.Resource, v T, c ...codec.Codec[T]) {
 	t.Helper()
-	must(t, rocl.SendValue(bg, from, to.ID(), 7, v, c...))
+	try.OK(t, rocl.SendValue(bg, from, to.ID(), 7, v, c...))
 	m := recv(t, to)
 	got, err := rocl.Value(m, c...)
 	m.Release()
@@ -85,7 +86,7 @@ func TestValue(t *testing.T) {
 // context's messages be acknowledged.
 func held(t *testing.T, c *rocl.Context) int64 {
 	t.Helper()
-	noErr(t, c.Close())
+	try.Check(t, c.Close())
 	return c.Stats().Buffers.InUse
 }
 
@@ -119,11 +120,11 @@ func TestNoValue(t *testing.T) {
 	}
 	m.Release()
 
-	fails(t, rocl.SendValue(bg, r, r.ID(), 0, make(chan int)), codec.ErrValue, "a channel")
+	try.Fails(rocl.SendValue(bg, r, r.ID(), 0, make(chan int)))(t, codec.ErrValue, "a channel")
 	two := []codec.Codec[int]{asJSON[int]{}, asJSON[int]{}}
-	fails(t, rocl.SendValue(bg, r, r.ID(), 0, 1, two...), codec.ErrValue, "two codecs")
+	try.Fails(rocl.SendValue(bg, r, r.ID(), 0, 1, two...))(t, codec.ErrValue, "two codecs")
 	odd := errors.New("odd")
-	fails(t, rocl.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{odd, nil})), odd, "a codec that fails")
+	try.Fails(rocl.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{odd, nil})))(t, odd, "a codec that fails")
 	func() {
 		defer func() {
 			if recover() != odd {
@@ -132,8 +133,8 @@ func TestNoValue(t *testing.T) {
 		}()
 		_ = rocl.SendValue(bg, r, r.ID(), 0, 1, codec.Codec[int](broken{nil, odd}))
 	}()
-	fails(t, rocl.SendValue(bg, r, resource.GID{}, 0, sample{}), dispatch.ErrGone, "to no target")
-	fails(t, errOf(r.TryRecv()), dispatch.ErrEmpty, "something was sent")
+	try.Fails(rocl.SendValue(bg, r, resource.GID{}, 0, sample{}))(t, dispatch.ErrGone, "to no target")
+	try.Fails(r.TryRecv())(t, dispatch.ErrEmpty, "something was sent")
 	b, err := rocl.EncodeValue(bg, c, sample{At: 1})
 	if err != nil || b.Len() == 0 {
 		t.Fatal(err)
@@ -149,14 +150,14 @@ func TestNilCodec(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	r := newResource(t, c, nil)
 	var none codec.Codec[sample]
-	must(t, rocl.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none))
+	try.OK(t, rocl.SendValue(bg, r, r.ID(), 0, sample{At: 1}, none))
 	m := recv(t, r)
 	defer m.Release()
 	if v, err := rocl.Value(m, none); v != (sample{At: 1}) || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
 	b, err := rocl.EncodeValue(bg, c, sample{At: 1}, none)
-	must(t, err)
+	try.OK(t, err)
 	defer b.Release()
 	if !bytes.Equal(b.Bytes(), m.Bytes()) {
 		t.Errorf("%q, want %q", b.Bytes(), m.Bytes())
@@ -191,14 +192,14 @@ func TestValueWaitsForMemory(t *testing.T) {
 	ended, end := context.WithCancelCause(bg)
 	why := errors.New("why")
 	end(why)
-	fails(t, rocl.SendValue(ended, r, r.ID(), 0, big), why, "without memory")
+	try.Fails(rocl.SendValue(ended, r, r.ID(), 0, big))(t, why, "without memory")
 	sent := make(chan error, 1)
 	go func() { sent <- rocl.SendValue(bg, r, r.ID(), 0, big) }()
 	for _, b := range all {
 		b.Release()
 	}
-	noErr(t, <-sent)
-	fails(t, rocl.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)), buffers.ErrTooLarge, "more than there is")
+	try.Check(t, <-sent)
+	try.Fails(rocl.SendValue(bg, r, r.ID(), 0, make([]byte, 1<<20)))(t, buffers.ErrTooLarge, "more than there is")
 	m := recv(t, r)
 	m.Release()
 }
@@ -213,11 +214,11 @@ func TestValueAllocations(t *testing.T) {
 		return m
 	}
 	bare := testing.AllocsPerRun(1000, func() {
-		must(t, r.SendBytes(bg, r.ID(), 0, p))
+		try.OK(t, r.SendBytes(bg, r.ID(), 0, p))
 		recv().Release()
 	})
 	n := testing.AllocsPerRun(1000, func() {
-		must(t, rocl.SendValue(bg, r, r.ID(), 0, v))
+		try.OK(t, rocl.SendValue(bg, r, r.ID(), 0, v))
 		m := recv()
 		got, err := rocl.Value[sample](m)
 		m.Release()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -60,7 +61,7 @@ func TestAckNotTaken(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	c := &lateConn{l: l, full: true}
 	l.mu.Lock()
-	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
+	try.OK(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
 	expectFrom(t, l, 5)
 	l.mu.Unlock()
 	l.flushAck()

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -50,7 +51,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			if !errors.Is(err, ErrProtocol) || n > mostAnswers+2*atOnce {
 				t.Errorf("%d frames wait to be acknowledged: %v", n, err)
 			}
-			fails(t, flood(), ErrProtocol, "and afterwards")
+			try.Fails(flood())(t, ErrProtocol, "and afterwards")
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -90,13 +91,13 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 			p := &window[i%inFlight]
 			if i >= inFlight {
 				reply, err := p.Wait(t.Context())
-				must(t, err)
+				try.OK(t, err)
 				reply.Release()
 			}
 			if i < calls {
 				var err error
 				*p, err = ma.RequestBytes(t.Context(), to, 1, []byte("request"))
-				must(t, err)
+				try.OK(t, err)
 			}
 		}
 		if requests.Load() <= calls/4 && replies.Load() <= calls/4 {
@@ -113,7 +114,7 @@ func TestPollerWritesReplies(t *testing.T) {
 		b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
 		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		must(t, err)
+		try.OK(t, err)
 		msg := requestAt(t, mb)
 		in := msg.in
 		in.l.mu.Lock() // paced without waking the flusher, which would write in the end
@@ -124,7 +125,7 @@ func TestPollerWritesReplies(t *testing.T) {
 		var polls sync.WaitGroup
 		polls.Go(func() { _, _ = mb.Recv(t.Context()) }) // until the mailbox is closed
 		eventually.True(t, "a goroutine polls", b.Poll)  // nothing arrives: another goroutine makes progress
-		must(t, mb.ReplyBytes(soon(t), msg, nil))
+		try.OK(t, mb.ReplyBytes(soon(t), msg, nil))
 		msg.Release()
 		awaitReply(t, p)
 		mb.Close()
@@ -151,7 +152,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	receive := func(want string) {
 		t.Helper()
 		msg, err := mb.Recv(ctx)
-		must(t, err)
+		try.OK(t, err)
 		if got := string(msg.Bytes()); got != want {
 			t.Fatalf("received %q, want %q", got, want)
 		}
@@ -159,7 +160,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	}
 	send := func(s string) {
 		t.Helper()
-		must(t, to.SendBytes(ctx, 1, 1, []byte(s)))
+		try.OK(t, to.SendBytes(ctx, 1, 1, []byte(s)))
 	}
 	send("connects")
 	receive("connects")
@@ -192,11 +193,11 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	to := flow(t, a, mb)
 	var first atomic.Int32
 	for range 20 {
-		must(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
+		try.OK(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
 		msg, err := mb.Recv(context.Background())
-		must(t, err)
+		try.OK(t, err)
 		b.progress.Lock() // so that the next message waits in the socket
-		must(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
+		try.OK(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
 		b.progress.Unlock()
 		var handled atomic.Bool
 		go func() {
@@ -204,7 +205,7 @@ func TestHandedOverGoesFirst(t *testing.T) {
 			handled.Store(true)
 		}()
 		next, err := mb.Recv(context.Background())
-		must(t, err)
+		try.OK(t, err)
 		if handled.Load() {
 			first.Add(1)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // The cost of a round trip over shared memory for both sides. One goroutine is both sides, so no
@@ -25,9 +26,9 @@ func BenchmarkPath(b *testing.B) {
 				if err == nil {
 					err = f.Send(ctx, 1, 0, p)
 				}
-				must(b, err)
+				try.OK(b, err)
 				msg, err := m.Recv(ctx)
-				must(b, err)
+				try.OK(b, err)
 				msg.Release()
 			}
 			b.ReportAllocs()

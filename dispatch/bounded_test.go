@@ -11,13 +11,14 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
 func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *Mailbox {
 	t.Helper()
 	m, err := d.BoundedMailbox(serial|Bounded, bytes, messages)
-	must(t, err)
+	try.OK(t, err)
 	return m
 }
 
@@ -61,7 +62,7 @@ func TestMailboxMessages(t *testing.T) {
 					}
 					m.Release()
 				}
-				must(t, <-sent)
+				try.OK(t, <-sent)
 			})
 		}
 	}
@@ -100,7 +101,7 @@ func TestBoundedManySenders(t *testing.T) {
 						t.Fatalf("%d messages of %d bytes are stored", c, stored)
 					}
 					m, err := mb.Recv(soon(t))
-					must(t, err)
+					try.OK(t, err)
 					i, n := m.Tag()>>32, m.Tag()&(1<<32-1)
 					if n != next[i] {
 						t.Fatalf("message %d of sender %d in place of %d", n, i, next[i])
@@ -109,7 +110,7 @@ func TestBoundedManySenders(t *testing.T) {
 					m.Release()
 				}
 				for range senders {
-					noErr(t, <-sent)
+					try.Check(t, <-sent)
 				}
 			})
 		}
@@ -124,7 +125,7 @@ func TestBoundedLarge(t *testing.T) {
 		mb := bounded(t, b, 1, 1000, 0)
 		f := flow(t, a, mb)
 		for range 5 {
-			must(t, f.try(soon(t), 1, 100))
+			try.OK(t, f.try(soon(t), 1, 100))
 			gaveUp := make(chan error, 1)
 			ctx, cancel := context.WithCancel(soon(t))
 			go func() { gaveUp <- f.try(ctx, 2, 500_000) }()
@@ -134,10 +135,10 @@ func TestBoundedLarge(t *testing.T) {
 				t.Fatal("a message was accepted that does not fit")
 			}
 			take(t, mb, Tag(1))
-			must(t, f.try(soon(t), 3, 500_000))
+			try.OK(t, f.try(soon(t), 3, 500_000))
 			take(t, mb, Tag(3))
 		}
-		must(t, a.Flush(soon(t)))
+		try.OK(t, a.Flush(soon(t)))
 		eventually.True(t, "no more than the window is promised", func() bool { return promised(mb) <= 1000 })
 	})
 }
@@ -181,7 +182,7 @@ func TestBoundedStuck(t *testing.T) {
 		mb := bounded(t, b, 1, 0, 10)
 		sent := behind(t, a, mb, 19, 10)
 		take(t, mb, Tag(2))
-		noErr(t, <-sent)
+		try.Check(t, <-sent)
 		for range 19 {
 			take(t, mb, Tag(1))
 		}
@@ -198,7 +199,7 @@ func TestHostileUnit(t *testing.T) {
 	talk(t, a, b, box(t, b, 7, 0), 1)
 	mb := bounded(t, b, 1, 1<<20, 1<<10)
 	f := flow(t, a, mb)
-	must(t, f.try(soon(t), 1, 100))
+	try.OK(t, f.try(soon(t), 1, 100))
 	unit := func(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
 	for what, c := range map[string]struct {
 		dst     uint32

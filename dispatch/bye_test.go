@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -37,7 +38,7 @@ func slowLink(t *testing.T) (l *link, c *slowConn, entered chan struct{}) {
 	c = &slowConn{entered: entered, leave: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	must(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
+	try.OK(t, l.bindLocked(&endpoint{d: d}, c, &wire.Attach{Session: 7, Gen: 1}))
 	return l, c, entered
 }
 
@@ -77,7 +78,7 @@ func TestByeAcknowledges(t *testing.T) {
 	if _, _, err := l.s.Accept(fs); err != nil {
 		t.Fatal(err)
 	}
-	must(t, errOf(l.work(fs)))
+	try.OK(t, errOf(l.work(fs)))
 	take(t, mb)
 	ctx := ended() // no peer acknowledges the credit that this context grants for the message
 	var closing sync.WaitGroup
@@ -102,5 +103,5 @@ func TestByeAndRefused(t *testing.T) {
 	l.endLink(ErrUnreachable)
 	close(c.leave)
 	wg.Wait()
-	fails(t, l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")), ErrClosed)
+	try.Fails(l.flow(9).SendBytes(context.Background(), 1, 0, []byte("x")))(t, ErrClosed)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -58,7 +59,7 @@ func reversed(p []byte) []byte {
 func requestAt(t *testing.T, m *Mailbox) *Message {
 	t.Helper()
 	msg, err := m.Recv(soon(t))
-	must(t, err)
+	try.OK(t, err)
 	if !msg.IsCall() {
 		t.Fatal("the message is no request")
 	}
@@ -131,12 +132,12 @@ func TestCallKeepsBuffer(t *testing.T) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
 			p := noise(t, a, size, 3)
 			c, err := ma.Request(soon(t), flow(t, a, mb), 1, p)
-			must(t, err)
+			try.OK(t, err)
 			msg := requestAt(t, mb)
-			must(t, mb.Reply(soon(t), msg, msg.Buffer()))
+			try.OK(t, mb.Reply(soon(t), msg, msg.Buffer()))
 			msg.Release()
 			reply, err := c.Wait(soon(t))
-			must(t, err)
+			try.OK(t, err)
 			if !bytes.Equal(reply.Bytes(), p.Bytes()) {
 				t.Fatal("the reply differs")
 			}
@@ -173,7 +174,7 @@ func TestCallsConcurrent(t *testing.T) {
 						return
 					}
 					go func() {
-						noErr(t, m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())))
+						try.Check(t, m.ReplyBytes(context.Background(), msg, reversed(msg.Bytes())))
 						msg.Release()
 					}()
 				}
@@ -216,7 +217,7 @@ func TestCallOwn(t *testing.T) {
 		for _, m := range []*Mailbox{ma, other} {
 			go served(m)
 			reply, err := called(soon(t), ma, flow(t, a, m), 1, []byte("abc"))
-			must(t, err)
+			try.OK(t, err)
 			if string(reply.Bytes()) != "cba" || reply.From() != a.self.WithSerial(m.serial) {
 				t.Errorf("%q from %v", reply.Bytes(), reply.From())
 			}
@@ -235,7 +236,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 	f := flow(t, ma.d, mb)
 	for i := range n {
 		c, err := ma.RequestBytes(soon(t), f, 1, make([]byte, i))
-		must(t, err)
+		try.OK(t, err)
 		go func() {
 			_, err := c.Wait(soon(t))
 			ended <- err
@@ -279,7 +280,7 @@ func TestCallServerDeleted(t *testing.T) {
 				if k := a.Stats().Calls; k != n {
 					t.Errorf("%d calls are counted, of %d", k, n)
 				}
-				must(t, end(w, b, mb))
+				try.OK(t, end(w, b, mb))
 				awaitEnds(t, ended, n, ErrGone)
 				noCalls(t, a, 0)
 			})
@@ -305,10 +306,10 @@ func TestCallCallerCloses(t *testing.T) {
 		ended, n := hundreds(t, ma, mb, true)
 		other := box(t, a, 2, 0)
 		goesOn, err := other.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		must(t, err)
+		try.OK(t, err)
 		ma.Close()
 		awaitEnds(t, ended, n, ErrClosed)
-		fails(t, errOf(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)), ErrClosed)
+		try.Fails(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil))(t, ErrClosed)
 		go served(mb)
 		awaitReply(t, goesOn)
 		mb.Close()
@@ -316,9 +317,9 @@ func TestCallCallerCloses(t *testing.T) {
 		mc := box(t, b, 8, 0)
 		third := box(t, a, 3, 0)
 		ended, n = hundreds(t, third, mc, true)
-		must(t, a.Close(soon(t)))
+		try.OK(t, a.Close(soon(t)))
 		awaitEnds(t, ended, n, ErrClosed)
-		fails(t, errOf(third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil)), ErrClosed)
+		try.Fails(third.RequestBytes(soon(t), &Flow{mb: mc, in: &inflow{}}, 1, nil))(t, ErrClosed)
 	})
 }
 
@@ -374,9 +375,9 @@ func TestCallRefused(t *testing.T) {
 func TestCallReleased(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
-		must(t, err)
+		try.OK(t, err)
 		requestAt(t, mb).Release()
-		fails(t, errOf(c.Wait(soon(t))), ErrNoReply)
+		try.Fails(c.Wait(soon(t)))(t, ErrNoReply)
 		noCalls(t, a, 0)
 	})
 }
@@ -390,9 +391,9 @@ func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		c, err := ma.RequestBytes(soon(t), f, 1, nil)
-		must(t, err)
+		try.OK(t, err)
 		msg, other := requestAt(t, mb), box(t, b, 9, 0)
-		fails(t, ma.ReplyBytes(soon(t), msg, nil), ErrNotCall, "by another context")
+		try.Fails(ma.ReplyBytes(soon(t), msg, nil))(t, ErrNotCall, "by another context")
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		large := make([]byte, 10<<20) // more than the first credit
@@ -413,19 +414,19 @@ func TestReplyOnce(t *testing.T) {
 		}
 		wg.Wait()
 		reply, err := c.Wait(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		if reply.From() != b.self.WithSerial(7) || sent.Load() > 1 || (sent.Load() == 1) != (reply.Len() == 1) {
 			t.Errorf("%d replies; one of %d bytes from %v", sent.Load(), reply.Len(), reply.From())
 		}
-		fails(t, other.ReplyBytes(soon(t), reply, nil), ErrNotCall, "to a reply")
+		try.Fails(other.ReplyBytes(soon(t), reply, nil))(t, ErrNotCall, "to a reply")
 		reply.Release()
 		if !msg.IsCall() {
 			t.Error("a request that has its reply is none")
 		}
 		msg.Release()
-		must(t, f.SendBytes(soon(t), 1, 1, nil))
+		try.OK(t, f.SendBytes(soon(t), 1, 1, nil))
 		plain, err := mb.Recv(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		if err := mb.ReplyBytes(soon(t), plain, nil); plain.IsCall() || !errors.Is(err, ErrNotCall) {
 			t.Errorf("to a message: %v", err)
 		}
@@ -447,13 +448,13 @@ func TestCallCancelled(t *testing.T) {
 		for range n {
 			ctx, cancel := context.WithCancelCause(context.Background())
 			c, err := ma.RequestBytes(soon(t), f, 1, nil)
-			must(t, err)
+			try.OK(t, err)
 			msg := requestAt(t, mb)
 			cancel(cause)
 			if _, err := c.Wait(ctx); !errors.Is(err, cause) {
 				t.Fatal(err)
 			}
-			must(t, mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)))
+			try.OK(t, mb.ReplyBytes(soon(t), msg, make([]byte, 1<<20)))
 			msg.Release()
 		}
 		eventually.True(t, "the replies are dropped", func() bool { _, late := a.calls.counts(); return late == n })
@@ -463,7 +464,7 @@ func TestCallCancelled(t *testing.T) {
 		}
 		go served(mb)
 		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
-		must(t, err)
+		try.OK(t, err)
 		m.Release()
 		mb.Close()
 	})
@@ -479,13 +480,13 @@ func TestRepliesOutOfOrder(t *testing.T) {
 		var requests [n]*Message
 		for i := range n {
 			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			must(t, err)
+			try.OK(t, err)
 			calls[i], requests[i] = p, requestAt(t, mb)
 		}
 		var replies sync.WaitGroup
 		replies.Go(func() {
 			for i := n - 1; i >= 0; i-- {
-				noErr(t, mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))))
+				try.Check(t, mb.Reply(soon(t), requests[i], noise(t, b, 1<<20, uint64(i))))
 				requests[i].Release()
 			}
 		})
@@ -511,7 +512,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		cause := errors.New("given up")
 		start := func() (Pending, *Message) {
 			p, err := ma.RequestBytes(soon(t), f, 1, []byte("request"))
-			must(t, err)
+			try.OK(t, err)
 			return p, requestAt(t, mb)
 		}
 		p, msg := start()
@@ -521,8 +522,8 @@ func TestCallCancelledByOther(t *testing.T) {
 			waits <- err
 		}()
 		p.Cancel(cause)
-		fails(t, <-waits, cause)
-		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("late")))
+		try.Fails(<-waits)(t, cause)
+		try.Check(t, mb.ReplyBytes(soon(t), msg, []byte("late")))
 		msg.Release()
 
 		other, msg := start()
@@ -533,7 +534,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		msg.Release()
 
 		second, msg := start() // behind the late reply, which is dropped
-		noErr(t, mb.ReplyBytes(soon(t), msg, []byte("reply")))
+		try.Check(t, mb.ReplyBytes(soon(t), msg, []byte("reply")))
 		msg.Release()
 		eventually.True(t, "the reply comes", func() bool { n, _ := a.calls.counts(); return n == 0 })
 		p.Cancel(cause) // the call has ended
@@ -576,17 +577,17 @@ func TestReplyToDead(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		for range 2 {
-			must(t, errOf(ma.RequestBytes(soon(t), f, 1, nil)))
+			try.OK(t, errOf(ma.RequestBytes(soon(t), f, 1, nil)))
 		}
 		first, second := requestAt(t, mb), requestAt(t, mb)
 		ma.Close()
 		if err := mb.ReplyBytes(soon(t), first, nil); err != nil { // the resource is deleted: no error
 			t.Fatal(err)
 		}
-		must(t, a.Close(soon(t)))
+		try.OK(t, a.Close(soon(t)))
 		in := second.in
 		eventually.True(t, "the server knows", func() bool { return in.l == nil || in.l.ended() })
-		fails(t, mb.ReplyBytes(soon(t), second, nil), ErrGone)
+		try.Fails(mb.ReplyBytes(soon(t), second, nil))(t, ErrGone)
 		first.Release()
 		second.Release()
 		mb.Close()
@@ -616,7 +617,7 @@ func TestCallFullMailbox(t *testing.T) {
 		f := flow(t, a, mb)
 		for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
 			m, err := called(soon(t), ma, f, 1, make([]byte, size))
-			must(t, err)
+			try.OK(t, err)
 			m.Release()
 		}
 		cancel()
@@ -632,7 +633,7 @@ func TestCallBeforeConnection(t *testing.T) {
 	m := box(t, a, 1, 0)
 	unknown := resource.MakeGID(1, 9, 0)
 	f, err := a.Flow(unknown, 1)
-	must(t, err)
+	try.OK(t, err)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	call := func(ctx context.Context) error {
@@ -642,9 +643,9 @@ func TestCallBeforeConnection(t *testing.T) {
 		}
 		return err
 	}
-	fails(t, call(short), context.DeadlineExceeded)
+	try.Fails(call(short))(t, context.DeadlineExceeded)
 	w.setGone(unknown, true)
-	fails(t, call(soon(t)), ErrGone)
+	try.Fails(call(soon(t)))(t, ErrGone)
 	noCalls(t, a, 0)
 }
 
@@ -687,7 +688,7 @@ func TestHostileCalls(t *testing.T) {
 					err = ep.comes(c, fs)
 				} else {
 					for i := range fs {
-						must(t, err, "frame %d is refused", i-1)
+						try.OK(t, err, "frame %d is refused", i-1)
 						err = ep.comes(c, fs[i:i+1])
 					}
 				}
@@ -706,13 +707,13 @@ func TestHostileCalls(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
 	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
-	must(t, err)
+	try.OK(t, err)
 	seq := uint32(0)
 	comes := func(f subsys.Frame, src uint32) {
 		t.Helper()
 		f.Seq, f.Src = seq, src
 		seq++
-		must(t, ep.comes(c, []subsys.Frame{f}))
+		try.OK(t, ep.comes(c, []subsys.Frame{f}))
 	}
 	numbers := []uint64{0, 1, p.number + 1, p.number + 1<<32, p.number - 1<<32, 1 << 63, math.MaxUint64, 1<<32 - 1, 1<<31 - 1}
 	for _, n := range numbers {
@@ -751,7 +752,7 @@ func TestHostileCalls(t *testing.T) {
 	f.Seq, f.Src = seq, 9
 	g := ask(seq+1, 2)
 	g.Src = 9
-	fails(t, ep.comes(c, []subsys.Frame{f, g}), ErrProtocol)
+	try.Fails(ep.comes(c, []subsys.Frame{f, g}))(t, ErrProtocol)
 	m.Close()
 }
 
@@ -768,7 +769,7 @@ func TestUnreadEnds(t *testing.T) {
 	l.mu.Unlock()
 	l.unanswered(in, 5, 1, wire.WhyReleased)
 	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: 64}}
-	fails(t, ep.comes(c, []subsys.Frame{f}), ErrProtocol)
+	try.Fails(ep.comes(c, []subsys.Frame{f}))(t, ErrProtocol)
 }
 
 // A small call takes no more locks than two messages. One lock enters it into the table, in place
@@ -783,12 +784,12 @@ func TestLocksOfCall(t *testing.T) {
 		f := flow(t, a, mb)
 		one := func() {
 			c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
-			must(t, err)
+			try.OK(t, err)
 			msg := requestAt(t, mb)
-			must(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
+			try.OK(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
 			msg.Release()
 			m, err := c.Wait(t.Context())
-			must(t, err)
+			try.OK(t, err)
 			m.Release()
 		}
 		most := 8.2
@@ -811,13 +812,13 @@ func TestCallWatch(t *testing.T) {
 		}
 		for range 3 {
 			p, err := ma.RequestBytes(soon(t), f, 1, nil)
-			must(t, err)
+			try.OK(t, err)
 			c.sweep()
 			if c.sweep(); !watched() {
 				t.Fatal("the end of a target is not watched during a call")
 			}
 			msg := requestAt(t, mb)
-			must(t, mb.ReplyBytes(soon(t), msg, nil))
+			try.OK(t, mb.ReplyBytes(soon(t), msg, nil))
 			msg.Release()
 			awaitReply(t, p)
 			c.sweep()

@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -29,10 +30,10 @@ func TestCancelledRequestsLeave(t *testing.T) {
 		var calls []Pending
 		for i := range n {
 			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			must(t, err)
+			try.OK(t, err)
 			calls = append(calls, p)
 			if i%100 == 0 {
-				must(t, f.SendBytes(soon(t), 1, uint64(n+i), nil))
+				try.OK(t, f.SendBytes(soon(t), 1, uint64(n+i), nil))
 			}
 		}
 		eventually.True(t, "all is stored", func() bool { b.progress.Poll(true); got, _ := mb.Len(); return got == n+3 })
@@ -58,8 +59,8 @@ func TestCancelledRequestsLeave(t *testing.T) {
 		for i := range n {
 			if i%3 == 2 {
 				msg, err := mb.Recv(soon(t), Tag(uint64(i)))
-				must(t, err)
-				must(t, mb.ReplyBytes(soon(t), msg, nil))
+				try.OK(t, err)
+				try.OK(t, mb.ReplyBytes(soon(t), msg, nil))
 				msg.Release()
 				awaitReply(t, calls[i])
 			}
@@ -89,7 +90,7 @@ func TestOnCancel(t *testing.T) {
 		} {
 			for _, isLate := range []bool{false, true} {
 				p, err := ma.RequestBytes(soon(t), f, 1, nil)
-				must(t, err)
+				try.OK(t, err)
 				msg := requestAt(t, mb)
 				why := make(chan error, 1)
 				watch := func() (stop func()) { return msg.OnCancel(func(cause error) { why <- cause }) }
@@ -153,13 +154,13 @@ func TestHostileCancels(t *testing.T) {
 		return subsys.Frame{Header: subsys.Header{Type: wire.TypeCancel, Dst: mb.serial, Src: 1, Tag: number, Len: uint32(len(payload))}, Data: payload}
 	}
 	for i := range uint64(10 * mostEarly) {
-		must(t, l.onCancel([]subsys.Frame{frame(i+1, wire.WhyCancelled), frame(i+1, 99)}))
+		try.OK(t, l.onCancel([]subsys.Frame{frame(i+1, wire.WhyCancelled), frame(i+1, 99)}))
 	}
 	if in := l.inflow(mb.serial); len(in.early) > mostEarly {
 		t.Errorf("%d numbers are kept", len(in.early))
 	}
 	for what, f := range map[string]subsys.Frame{"no number": frame(0, 1), "no reason": frame(1), "long": frame(1, 1, 1)} {
-		fails(t, l.onCancel([]subsys.Frame{f}), ErrProtocol, what)
+		try.Fails(l.onCancel([]subsys.Frame{f}))(t, ErrProtocol, what)
 	}
 }
 
@@ -186,14 +187,14 @@ func TestCancelledBehindLarge(t *testing.T) {
 		f.l.pen.Store(penWriting) // nothing is written until all is cancelled
 		f.l.mu.Unlock()
 		large, err := a.Buffer(session.PieceLen + 1)
-		must(t, err)
+		try.OK(t, err)
 		first, err := ma.Request(soon(t), f, 1, large)
 		large.Release()
-		must(t, err)
+		try.OK(t, err)
 		calls := []Pending{first}
 		for i := range n {
 			p, err := ma.RequestBytes(soon(t), f, uint64(2+i), []byte("request"))
-			must(t, err)
+			try.OK(t, err)
 			calls = append(calls, p)
 		}
 		for _, p := range calls {
@@ -210,7 +211,7 @@ func TestCancelledBehindLarge(t *testing.T) {
 			defer f.l.mu.Unlock()
 			return !f.line.IsWaiting()
 		})
-		must(t, f.SendBytes(soon(t), 1, 9999, nil))
+		try.OK(t, f.SendBytes(soon(t), 1, 9999, nil))
 		take(t, mb, Tag(9999))
 		if got, stored := mb.Len(); got != 0 || stored != 0 {
 			t.Errorf("%d requests of %d charged bytes are left", got, stored)
@@ -223,7 +224,7 @@ func TestCancelledBeforePutBack(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
 		p, err := ma.RequestBytes(soon(t), f, 1, nil)
-		must(t, err)
+		try.OK(t, err)
 		msg := requestAt(t, mb)
 		p.Cancel(nil)
 		if _, err := p.Wait(soon(t)); !errors.Is(err, context.Canceled) {
@@ -235,7 +236,7 @@ func TestCancelledBeforePutBack(t *testing.T) {
 			defer mb.mu.Unlock()
 			return len(msg.in.early) > 0
 		})
-		must(t, mb.PutBack(msg))
+		try.OK(t, mb.PutBack(msg))
 		if got, stored := mb.Len(); got != 0 || stored != 0 {
 			t.Errorf("%d requests of %d charged bytes are left", got, stored)
 		}

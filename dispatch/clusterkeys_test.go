@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -55,13 +56,13 @@ func TestSeveralKeys(t *testing.T) {
 			b := w.node(t, uint64(2*i+2), tr, func(k *Config) { k.Trust = trusting("", c.b...) })
 			mb := box(t, b, 1, 0)
 			ctx := soon(t)
-			must(t, flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")))
+			try.OK(t, flow(t, a, mb).SendBytes(ctx, 1, 0, []byte("x")))
 			if !c.link {
-				fails(t, <-reported, ErrUnreachable, "%q to %q", c.a, c.b)
+				try.Fails(<-reported)(t, ErrUnreachable, "%q to %q", c.a, c.b)
 				continue
 			}
 			m, err := mb.Recv(ctx)
-			must(t, err, "%q to %q", c.a, c.b)
+			try.OK(t, err, "%q to %q", c.a, c.b)
 			m.Release()
 		}
 	}
@@ -80,7 +81,7 @@ func TestRotation(t *testing.T) {
 	ctx := soon(t)
 	say := func(f *Flow, to *Mailbox, tag uint64) {
 		t.Helper()
-		must(t, f.SendBytes(ctx, 1, tag, nil))
+		try.OK(t, f.SendBytes(ctx, 1, tag, nil))
 		takeTag(t, to, tag)
 	}
 	ab, ba := flow(t, a, mb), flow(t, b, ma)
@@ -99,7 +100,7 @@ func TestRotation(t *testing.T) {
 		c.Trust, c.GiveUp = trusting("", "old"), 50*time.Millisecond
 		c.Undelivered = func(u Undelivered) { reported <- u.Err }
 	})
-	must(t, flow(t, late, mb).SendBytes(ctx, 1, 9, nil))
-	fails(t, <-reported, ErrUnreachable, "with the old key alone")
+	try.OK(t, flow(t, late, mb).SendBytes(ctx, 1, 9, nil))
+	try.Fails(<-reported)(t, ErrUnreachable, "with the old key alone")
 	say(flow(t, w.node(t, 4, tr, turning), mb), mb, 10)
 }

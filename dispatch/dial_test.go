@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -31,7 +32,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 			mb := box(t, b, 1, 0)
 			if everLinked {
 				talk(t, a, b, mb, 1)
-				must(t, a.Flush(soon(t))) // else that message may be reported
+				try.OK(t, a.Flush(soon(t))) // else that message may be reported
 			}
 			close(silent)
 			n.processes[1].Kill()
@@ -43,7 +44,7 @@ func TestGiveUpWithoutDirectory(t *testing.T) {
 			if u := <-reported; u.Tag != 7 || !errors.Is(u.Err, ErrUnreachable) || errors.Is(u.Err, context.DeadlineExceeded) {
 				t.Errorf("reported %+v", u)
 			}
-			fails(t, f.try(soon(t), 8, 10), ErrUnreachable, "a send afterwards")
+			try.Fails(f.try(soon(t), 8, 10))(t, ErrUnreachable, "a send afterwards")
 		})
 	}
 }
@@ -90,14 +91,14 @@ func TestDeliveredIsNotReported(t *testing.T) {
 		mb := box(t, b, 1, 0)
 		f := flow(t, a, mb)
 		for range 10 {
-			must(t, f.try(soon(t), 0, 10))
+			try.OK(t, f.try(soon(t), 0, 10))
 		}
 		eventually.True(t, "all is acknowledged", f.idle)
 		for _, p := range b.ports { // as if its process were killed
 			p.Close()
 		}
 		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
-		must(t, f.try(soon(t), 1, 10))
+		try.OK(t, f.try(soon(t), 1, 10))
 		w.setGone(b.self, true)
 		eventually.Returns(t, "the report", func() {
 			if u := <-reported; u.Tag != 1 || !errors.Is(u.Err, ErrGone) {
@@ -116,9 +117,9 @@ func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 2, tcp.New()), w.node(t, 1, tcp.New())
 	la, err := a.link(b.self)
-	must(t, err)
+	try.OK(t, err)
 	lb, err := b.link(a.self)
-	must(t, err)
+	try.OK(t, err)
 	gen := lb.life.Propose() // b dials too, and goes first
 	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)

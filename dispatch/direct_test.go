@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -37,9 +38,9 @@ func TestOwnMessageNeedsNoMemory(t *testing.T) {
 		received <- err
 	}()
 	b, err := d.cfg.Pool.Get(9 << 20)
-	must(t, err)
-	must(t, f.Send(soon(t), 1, 0, b))
-	must(t, <-received)
+	try.OK(t, err)
+	try.OK(t, f.Send(soon(t), 1, 0, b))
+	try.OK(t, <-received)
 }
 
 // Messages that may still come within the process have no memory reserved, for any number of
@@ -50,7 +51,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	var boxes []*Mailbox
 	for i := range uint32(mailboxes) {
 		mb := box(t, d, 1+i, 0)
-		must(t, flow(t, d, mb).SendBytes(soon(t), 1, 0, []byte("x")))
+		try.OK(t, flow(t, d, mb).SendBytes(soon(t), 1, 0, []byte("x")))
 		if i%2 == 0 {
 			take(t, mb)
 		}
@@ -62,7 +63,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	available := func() {
 		t.Helper()
 		b, err := d.cfg.Pool.Get(memory / 8 * 7 / 2)
-		must(t, err)
+		try.OK(t, err)
 		b.Release()
 	}
 	available()
@@ -86,7 +87,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), small(8<<20))
 	mb := box(t, d, 1, FirstCredit)
-	must(t, flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))))
+	try.OK(t, flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))))
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	if mb.oversize == nil || d.oversize.Load() != nil {
@@ -106,7 +107,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 	a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 	mb := box(t, b, 1, 1<<20)
 	f := flow(t, a, mb)
-	must(t, f.SendBytes(soon(t), 1, 0, []byte("keeps large ones out")))
+	try.OK(t, f.SendBytes(soon(t), 1, 0, []byte("keeps large ones out")))
 	sent := make(chan error, senders)
 	for i := range senders {
 		go func() { sent <- f.Send(soon(t), 1, uint64(1+i), buf(t, a, string(make([]byte, large)))) }()
@@ -121,7 +122,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 		take(t, mb)
 	}
 	for range senders {
-		noErr(t, <-sent)
+		try.Check(t, <-sent)
 	}
 }
 
@@ -208,7 +209,7 @@ func TestSendToClosing(t *testing.T) {
 	b.Close(ctx)
 	isGone("a later message", f.SendBytes(ctx, 1, 1, []byte("hello")))
 	a.Close(ctx)
-	fails(t, f.SendBytes(ctx, 1, 1, []byte("hello")), ErrClosed, "a message of a closed context")
+	try.Fails(f.SendBytes(ctx, 1, 1, []byte("hello")))(t, ErrClosed, "a message of a closed context")
 }
 
 // A stopLog is a log handler that blocks at the first line with a text.
@@ -251,7 +252,7 @@ func testReportBeforeClose(t *testing.T) {
 	})
 	b := w.node(t, 2, tr)
 	mb := box(t, b, 1, 0)
-	must(t, flow(t, a, mb).SendBytes(soon(t), 1, 0, []byte("unread")))
+	try.OK(t, flow(t, a, mb).SendBytes(soon(t), 1, 0, []byte("unread")))
 	go mb.Close()
 	<-g.reached
 	closed := make(chan struct{})
@@ -395,7 +396,7 @@ func TestFirstMessagesAtOnce(t *testing.T) {
 		for _, to := range boxes {
 			for range goroutines {
 				wg.Go(func() {
-					noErr(t, flow(t, from, to).SendBytes(soon(t), uint32(1+i), 0, []byte("hello")))
+					try.Check(t, flow(t, from, to).SendBytes(soon(t), uint32(1+i), 0, []byte("hello")))
 				})
 			}
 		}

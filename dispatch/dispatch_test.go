@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -70,38 +70,6 @@ func trusting(cluster string, keys ...string) func() Trust {
 // gives up, Close waits for the peer.
 func givesUp(c *Config) { c.GiveUp = 2 * time.Second }
 
-// must ends the test if err is not nil. what, a format with its values, says what has returned err.
-func must(t testing.TB, err error, what ...any) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(say(err, what))
-	}
-}
-
-// noErr fails the test if err is not nil, and lets it go on.
-func noErr(t testing.TB, err error, what ...any) {
-	t.Helper()
-	if err != nil {
-		t.Error(say(err, what))
-	}
-}
-
-// fails checks that err matches want.
-func fails(t testing.TB, err, want error, what ...any) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Errorf("%v; want %v", say(err, what), want)
-	}
-}
-
-// say returns the text of err behind that of what.
-func say(err error, what []any) string {
-	if len(what) == 0 {
-		return fmt.Sprint(err)
-	}
-	return fmt.Sprintf(what[0].(string), what[1:]...) + fmt.Sprint(": ", err)
-}
-
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }
 
@@ -115,7 +83,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 		f(&cfg)
 	}
 	d := New(cfg)
-	must(t, d.Listen(tr, ""))
+	try.OK(t, d.Listen(tr, ""))
 	w.setAddrs(cfg.Self, d.Addrs()...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -129,7 +97,7 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 	t.Helper()
 	b, err := d.cfg.Pool.Get(len(s))
-	must(t, err)
+	try.OK(t, err)
 	copy(b.Bytes(), s)
 	return b
 }
@@ -137,14 +105,14 @@ func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 func box(t testing.TB, d *Dispatcher, serial uint32, limit int) *Mailbox {
 	t.Helper()
 	m, err := d.Mailbox(serial, limit)
-	must(t, err)
+	try.OK(t, err)
 	return m
 }
 
 func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	t.Helper()
 	f, err := d.Flow(to.d.self, to.serial)
-	must(t, err)
+	try.OK(t, err)
 	return f
 }
 
@@ -218,7 +186,7 @@ func receive(t testing.TB, m *Mailbox, sel []Select) *Message {
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
 	msg, err := m.Recv(ctx, sel...)
-	must(t, err)
+	try.OK(t, err)
 	return msg
 }
 
@@ -226,7 +194,7 @@ func receive(t testing.TB, m *Mailbox, sel []Select) *Message {
 func awaitReply(t testing.TB, p Pending) {
 	t.Helper()
 	reply, err := p.Wait(soon(t))
-	must(t, err)
+	try.OK(t, err)
 	reply.Release()
 }
 
@@ -318,8 +286,8 @@ func TestSendToMissing(t *testing.T) {
 			}
 			return
 		}
-		must(t, err)
-		must(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
+		try.OK(t, err)
+		try.OK(t, f.Send(ctx, 5, 7, buf(t, a, "x")))
 		u := <-reported
 		if u.To != b.self.WithSerial(99) || u.From != a.self.WithSerial(5) || u.Tag != 7 || !errors.Is(u.Err, ErrGone) {
 			t.Fatalf("reported %+v", u)

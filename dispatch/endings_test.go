@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -15,7 +16,7 @@ func onEnd(t *testing.T, f *Flow) (ended chan error, cancel func() bool) {
 	t.Helper()
 	ended = make(chan error, 2)
 	cancel, err := f.OnEnd(soon(t), func(err error) { ended <- err })
-	must(t, err)
+	try.OK(t, err)
 	return ended, cancel
 }
 
@@ -57,7 +58,7 @@ func TestOnEnd(t *testing.T) {
 			f := flow(t, b, mine)
 			const count = 1000
 			for i := range count {
-				must(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
+				try.OK(t, f.SendBytes(soon(t), m.serial, uint64(i), []byte("last words")))
 			}
 			m.Close()
 			wait, cancel := context.WithCancel(soon(t)) // a receiver makes progress until the end
@@ -77,15 +78,15 @@ func TestOnEnd(t *testing.T) {
 			if err != nil && tr.Name() == "inproc" {
 				return // Flow returns the error at once
 			}
-			must(t, err)
+			try.OK(t, err)
 			ended, _ := onEnd(t, f)
 			awaitEnd(t, ended, ErrGone)
 		})
 		t.Run("already gone", func(t *testing.T) {
 			m := box(t, b, 3, 0)
 			f := flow(t, a, m)
-			must(t, f.SendBytes(soon(t), 1, 0, nil))
-			must(t, errOf(m.Recv(soon(t))))
+			try.OK(t, f.SendBytes(soon(t), 1, 0, nil))
+			try.OK(t, errOf(m.Recv(soon(t))))
 			m.Close()
 			ended, _ := onEnd(t, f)
 			awaitEnd(t, ended, ErrGone)
@@ -94,18 +95,18 @@ func TestOnEnd(t *testing.T) {
 			c := w.node(t, 3, tr)
 			m := box(t, c, 1, 0)
 			f := flow(t, a, m)
-			must(t, f.SendBytes(soon(t), 1, 0, nil))
+			try.OK(t, f.SendBytes(soon(t), 1, 0, nil))
 			if _, err := m.Recv(soon(t)); err != nil { // now there is a connection
 				t.Fatal(err)
 			}
 			ended, _ := onEnd(t, f)
-			must(t, c.Close(soon(t)))
+			try.OK(t, c.Close(soon(t)))
 			awaitEnd(t, ended, ErrGone)
 		})
 		t.Run("as this context closes", func(t *testing.T) {
 			c := w.node(t, 4, tr)
 			ended, _ := onEnd(t, flow(t, c, box(t, b, 4, 0)))
-			must(t, c.Close(soon(t)))
+			try.OK(t, c.Close(soon(t)))
 			awaitEnd(t, ended, ErrClosed)
 		})
 	})

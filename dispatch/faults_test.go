@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -44,7 +45,7 @@ func cutMonitors(t *testing.T, after int64) {
 			if i == each-2 {
 				size = 10_000
 			}
-			must(t, f.SendBytes(soon(t), its.serial, i, make([]byte, size)), "cut after %d", after)
+			try.OK(t, f.SendBytes(soon(t), its.serial, i, make([]byte, size)), "cut after %d", after)
 		}
 		if round == 1 {
 			monitorOf(t, mine, id, before)
@@ -94,7 +95,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							return
 						}
 						w.setGone(b.self, true)
-						noErr(t, b.Close(soon(t)))
+						try.Check(t, b.Close(soon(t)))
 					})
 					const each = 3
 					for tag := range uint64(each) {
@@ -113,7 +114,7 @@ func TestContextEndsAsItIsAwaited(t *testing.T) {
 							}
 						})
 						all.Go(func() {
-							fails(t, errOf(mine.Recv(soon(t), From(id), Tag(99))), ErrGone, "receive")
+							try.Fails(mine.Recv(soon(t), From(id), Tag(99)))(t, ErrGone, "receive")
 						})
 					}
 					all.Wait()
@@ -161,7 +162,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		received <- err
 	}()
 	c, err := mine.RequestBytes(soon(t), flow(t, a, its), 1, nil)
-	must(t, err)
+	try.OK(t, err)
 	request := requestAt(t, its)
 	go func() {
 		_, err := c.Wait(soon(t))
@@ -217,7 +218,7 @@ func TestContextOfDeadNode(t *testing.T) {
 		isEmpty(t, mine)
 		w.kill(b)
 		gone, err := mine.Recv(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
 			t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
 		}
@@ -264,7 +265,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 		talk(t, b, a, mine, 1)
 		monitorOf(t, mine, monitored(its), 7)
 		l, err := a.link(b.self)
-		must(t, err)
+		try.OK(t, err)
 		for round := range uint64(3) {
 			await.Store(looks.Load() + 2)
 			resumed := a.Stats().Resumed
@@ -273,14 +274,14 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 			talk(t, b, a, mine, 2+round)
 		}
 		isEmpty(t, mine)
-		must(t, b.Flush(soon(t)))
+		try.OK(t, b.Flush(soon(t)))
 		n.processes[1].Kill()
 		b.eachLink(func(l *link) { l.endLink(ErrUnreachable) })
 		awaitGone(t, mine, monitored(its), 7)
 		eventually.True(t, "the link ends", l.ended)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		fails(t, l.life.Cause(), ErrGone, "the link ended of")
+		try.Fails(l.life.Cause())(t, ErrGone, "the link ended of")
 	})
 }
 
@@ -469,8 +470,8 @@ func TestDeadlineIsNoDeath(t *testing.T) {
 		}
 	})
 	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
-	must(t, err)
-	fails(t, errOf(l.try(t.Context(), shakeTimeout, time.Now())), ErrNodeDead)
+	try.OK(t, err)
+	try.Fails(l.try(t.Context(), shakeTimeout, time.Now()))(t, ErrNodeDead)
 	if _, err := l.try(lateContext{t.Context()}, shakeTimeout, time.Now()); err == nil || errors.Is(err, ErrGone) {
 		t.Error(err)
 	}
@@ -489,7 +490,7 @@ func TestEndedLinkIsNotDialled(t *testing.T) {
 	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
 	monitorOf(t, mine, its, 1)
 	awaitGone(t, mine, its, 1)
-	must(t, a.Close(soon(t)))
+	try.OK(t, a.Close(soon(t)))
 	if n := looks.Load(); n != 1 {
 		t.Errorf("the directory was asked %d times", n)
 	}
@@ -581,7 +582,7 @@ func TestSelectWhileClosed(t *testing.T) {
 			m.Close()
 			all.Wait()
 			eventually.True(t, "each message is received or reported", func() bool { return received.Load()+reported.Load() >= accepted.Load() })
-			noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
+			try.Check(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
 			if received.Load()+reported.Load() != accepted.Load() {
 				t.Fatalf("%d messages accepted, %d received, %d reported", accepted.Load(), received.Load(), reported.Load())
 			}
@@ -610,7 +611,7 @@ func TestStuckRecvAny(t *testing.T) {
 			take(t, full, Tag(1))
 		}
 		take(t, full, Tag(2))
-		noErr(t, <-sent)
+		try.Check(t, <-sent)
 	})
 }
 
@@ -634,12 +635,12 @@ func TestStuckInBothDirections(t *testing.T) {
 					result <- err
 				}()
 				eventually.Within(eventually.Timeout, func() bool { end.mine.checkStuck(); return len(result) == 1 })
-				fails(t, <-result, ErrStuck, "the receive")
+				try.Fails(<-result)(t, ErrStuck, "the receive")
 				for range n {
 					take(t, end.mine, Tag(1))
 				}
 				take(t, end.mine, Tag(2))
-				noErr(t, <-end.sent)
+				try.Check(t, <-end.sent)
 			})
 		}
 		ends.Wait()
@@ -660,10 +661,10 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		for range 3 {
 			first, second := requestAt(t, mb), requestAt(t, mb)
-			must(t, errors.Join(mb.PutBack(second), mb.PutBack(first)))
+			try.OK(t, errors.Join(mb.PutBack(second), mb.PutBack(first)))
 		}
 		msg := requestAt(t, mb)
-		must(t, mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())))
+		try.OK(t, mb.ReplyBytes(soon(t), msg, reversed(msg.Bytes())))
 		msg.Release()
 		reply, err := calls[0].Wait(soon(t))
 		if err != nil || reply.Tag() != 0 || string(reply.Bytes()) != "cba" {
@@ -671,7 +672,7 @@ func TestPutBackRequest(t *testing.T) {
 		}
 		reply.Release()
 		mb.Close()
-		fails(t, errOf(calls[1].Wait(soon(t))), ErrGone)
+		try.Fails(calls[1].Wait(soon(t)))(t, ErrGone)
 		noCalls(t, a, 0)
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -32,14 +33,14 @@ func TestFlush(t *testing.T) {
 		total := 0
 		for round := range 20 {
 			for _, n := range []int{0, 100, 3_000, 300_000, 10, 100_000} {
-				must(t, f.try(soon(t), uint64(round), n))
+				try.OK(t, f.try(soon(t), uint64(round), n))
 				total++
 			}
 			flush := me.Flush
 			if round%2 == 0 {
 				flush = a.Flush
 			}
-			must(t, flush(soon(t)))
+			try.OK(t, flush(soon(t)))
 			if n, _ := mb.Len(); n != total {
 				t.Fatalf("after Flush %d messages of %d are in the mailbox", n, total)
 			}
@@ -90,8 +91,8 @@ func TestFlushTellsUndelivered(t *testing.T) {
 		for round := range 50 {
 			mb := box(t, b, uint32(round+1), 0)
 			f := flow(t, a, mb)
-			must(t, f.try(soon(t), 0, 10))
-			must(t, me.Flush(soon(t)))
+			try.OK(t, f.try(soon(t), 0, 10))
+			try.OK(t, me.Flush(soon(t)))
 			take(t, mb)
 			mb.Close()
 			accepted := 0
@@ -110,12 +111,12 @@ func TestFlushTellsUndelivered(t *testing.T) {
 			case !errors.As(err, &fe) || fe.Undelivered != accepted || fe.Waiting != 0 || !errors.Is(err, ErrGone) || errors.Is(err, ErrUnreachable):
 				t.Fatalf("round %d: %d messages were accepted in vain: %v", round, accepted, err)
 			}
-			must(t, me.Flush(soon(t)), "they are reported twice")
+			try.OK(t, me.Flush(soon(t)), "they are reported twice")
 		}
 		close(stop)
 		<-ended
-		fails(t, a.Flush(soon(t)), ErrGone, "the context's Flush")
-		noErr(t, other.Flush(soon(t)), "another resource's messages are reported")
+		try.Fails(a.Flush(soon(t)))(t, ErrGone, "the context's Flush")
+		try.Check(t, other.Flush(soon(t)), "another resource's messages are reported")
 		other.Close()
 	})
 }
@@ -127,9 +128,9 @@ func TestFlushUnreachable(t *testing.T) {
 		a := newWorld().node(t, 1, n.transport()) // knows no address of the peer: the search for it goes on
 		me := box(t, a, 1, 0)
 		f, err := a.Flow(resource.MakeGID(1, 2, 0), 1)
-		must(t, err)
+		try.OK(t, err)
 		for _, n := range []int{10, 10_000, 10} {
-			must(t, f.try(soon(t), 0, n))
+			try.OK(t, f.try(soon(t), 0, n))
 		}
 		var fe *FlushError
 		if err := me.Flush(ended()); !errors.As(err, &fe) || fe.Waiting != 3 || fe.Undelivered != 0 || !errors.Is(err, context.Canceled) {
@@ -154,11 +155,11 @@ func TestFlushOfOneResource(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	defer w.setGone(nobody, true)       // then a can close
 	f, err := a.Flow(nobody, 1)
-	must(t, err)
-	must(t, f.SendBytes(soon(t), other.serial, 0, []byte("stuck")))
+	try.OK(t, err)
+	try.OK(t, f.SendBytes(soon(t), other.serial, 0, []byte("stuck")))
 	mb := box(t, b, 1, 0)
-	must(t, flow(t, a, mb).try(soon(t), 0, 10))
-	noErr(t, me.Flush(soon(t)))
+	try.OK(t, flow(t, a, mb).try(soon(t), 0, 10))
+	try.Check(t, me.Flush(soon(t)))
 	if n, _ := mb.Len(); n != 1 {
 		t.Errorf("%d messages are in the mailbox", n)
 	}
@@ -177,8 +178,8 @@ func TestFlushAsContextCloses(t *testing.T) {
 	a := w.node(t, 1, transports()["tcp"])
 	me := box(t, a, 1, 0)
 	f, err := a.Flow(resource.MakeGID(1, 3, 0), 1) // the context has no address
-	must(t, err)
-	must(t, f.try(soon(t), 0, 10))
+	try.OK(t, err)
+	try.OK(t, f.try(soon(t), 0, 10))
 	got := make(chan error, 2)
 	go func() { got <- me.Flush(soon(t)) }()
 	go func() { got <- a.Flush(soon(t)) }()
@@ -186,10 +187,10 @@ func TestFlushAsContextCloses(t *testing.T) {
 	a.Close(ctx)
 	eventually.Returns(t, "Flush", func() {
 		for range 2 {
-			fails(t, <-got, ErrClosed, "Flush as the context closed")
+			try.Fails(<-got)(t, ErrClosed, "Flush as the context closed")
 		}
 	})
-	fails(t, me.Flush(soon(t)), ErrClosed, "Flush of a closed resource")
+	try.Fails(me.Flush(soon(t)))(t, ErrClosed, "Flush of a closed resource")
 }
 
 // Wait returns when the library no longer needs a buffer: when its message was delivered over the
@@ -203,22 +204,22 @@ func TestWaitForBuffer(t *testing.T) {
 		mb := box(t, b, 1, 0)
 		nobody := resource.MakeGID(1, 3, 0) // the context has no address
 		lost, err := a.Flow(nobody, 1)
-		must(t, err)
+		try.OK(t, err)
 		p := noise(t, a, 10_000, 1)
-		noErr(t, p.Wait(soon(t)), "a buffer that was not sent")
+		try.Check(t, p.Wait(soon(t)), "a buffer that was not sent")
 		for range 20 {
 			p.Retain()
-			must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
-			must(t, p.Wait(soon(t)))
+			try.OK(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+			try.OK(t, p.Wait(soon(t)))
 			if n, _ := mb.Len(); n != 1 {
 				t.Fatalf("%d messages are in the mailbox", n)
 			}
 			take(t, mb)
 		}
 		p.Retain()
-		must(t, lost.Send(soon(t), 1, 0, p))
+		try.OK(t, lost.Send(soon(t), 1, 0, p))
 		p.Retain()
-		must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+		try.OK(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
 		w.setGone(nobody, true)
 		if err := a.Flush(soon(t)); err == nil || p.State() != buffers.Delivered {
 			// The flush ends when the other link has been given up.
@@ -231,12 +232,12 @@ func TestWaitForBuffer(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Retain()
-		must(t, lost.Send(soon(t), 1, 0, p))
+		try.OK(t, lost.Send(soon(t), 1, 0, p))
 		p.Retain()
-		must(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
+		try.OK(t, flow(t, a, mb).Send(soon(t), 1, 0, p))
 		take(t, mb)
 		ctx := ended()
-		fails(t, p.Wait(ctx), context.Canceled, "one of two sends is under way")
+		try.Fails(p.Wait(ctx))(t, context.Canceled, "one of two sends is under way")
 		w.setGone(nobody, true)
 		if err := p.Wait(soon(t)); err != nil || p.State() != buffers.Delivered {
 			t.Errorf("when the link was given up: %v, the buffer is %v", err, p.State())
@@ -291,7 +292,7 @@ func TestLossesAreBounded(t *testing.T) {
 		l.add(resource.MakeGID(1, 2, uint32(i+1)), ErrGone)
 	}
 	last := resource.MakeGID(1, 2, most)
-	noErr(t, l.flushError([]resource.GID{last}, nil, nil), "a target that is not remembered")
+	try.Check(t, l.flushError([]resource.GID{last}, nil, nil), "a target that is not remembered")
 	var fe *FlushError
 	if err := l.flushError(nil, nil, nil); !errors.As(err, &fe) || fe.Undelivered != most || len(fe.Targets) != MaxFlushTargets {
 		t.Fatalf("%v", err)
@@ -302,7 +303,7 @@ func TestLossesAreBounded(t *testing.T) {
 	if !slices.IsSortedFunc(fe.Targets, func(a, b FlushTarget) int { return a.To.Compare(b.To) }) {
 		t.Error("the targets have no order")
 	}
-	noErr(t, l.flushError(nil, nil, nil), "the losses are reported twice")
+	try.Check(t, l.flushError(nil, nil, nil), "the losses are reported twice")
 }
 
 // FlushError names each target with its messages. Flush with identifiers waits for the messages to
@@ -318,26 +319,26 @@ func TestFlushOfTargets(t *testing.T) {
 		stuck := nobody.WithSerial(5)
 		send := func(to resource.GID, sizes ...int) {
 			f, err := a.Flow(to.Context(), to.Serial())
-			must(t, err)
+			try.OK(t, err)
 			for _, n := range sizes {
-				must(t, f.try(soon(t), 7, n))
+				try.OK(t, f.try(soon(t), 7, n))
 			}
 		}
 		send(stuck, 10, 10_000, 10)
 		send(good, 10, 10_000, 300_000)
-		noErr(t, me.Flush(soon(t), good), "a target that has its messages")
+		try.Check(t, me.Flush(soon(t), good), "a target that has its messages")
 		if n, _ := mb.Len(); n != 3 {
 			t.Errorf("%d messages are in the mailbox", n)
 		}
 		send(gone2, 10)
-		noErr(t, me.Flush(soon(t), gone), "a target without messages")
+		try.Check(t, me.Flush(soon(t), gone), "a target without messages")
 		send(gone, 10)
 		for _, flush := range []func(context.Context, ...resource.GID) error{me.Flush, a.Flush} {
 			var fe *FlushError
 			if err := flush(soon(t), gone, good); !errors.As(err, &fe) || !errors.Is(err, ErrGone) || !slices.Equal(fe.Targets, []FlushTarget{{gone, 1, 0}}) {
 				t.Fatalf("of two targets: %+v", err)
 			}
-			noErr(t, flush(soon(t), gone), "told twice")
+			try.Check(t, flush(soon(t), gone), "told twice")
 			ctx := ended()
 			err := flush(ctx)
 			if !errors.As(err, &fe) || !slices.Equal(fe.Targets, []FlushTarget{{gone2, 1, 0}, {stuck, 0, 3}}) || fe.Undelivered != 1 || fe.Waiting != 3 {
@@ -357,9 +358,9 @@ func TestCloseNamesTargets(t *testing.T) {
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	for serial := range uint32(5) {
 		f, err := a.Flow(nobody, serial+1)
-		must(t, err)
+		try.OK(t, err)
 		for range serial + 1 {
-			must(t, f.try(soon(t), 0, 10))
+			try.OK(t, f.try(soon(t), 0, 10))
 		}
 	}
 	ctx := ended()
@@ -407,8 +408,8 @@ func TestSendAndForget(t *testing.T) {
 			m.Release()
 		}
 		forget(sizes...) // unread as the resource ends
-		must(t, f.try(soon(t), 1, 10))
-		must(t, me.Flush(soon(t)))
+		try.OK(t, f.try(soon(t), 1, 10))
+		try.OK(t, me.Flush(soon(t)))
 		mb.Close()
 		forget(sizes...) // perhaps under way as the resource ends
 		eventually.True(t, "the other message is reported", func() bool { return a.Stats().Undelivered == 1 })
@@ -416,7 +417,7 @@ func TestSendAndForget(t *testing.T) {
 		if err := me.Flush(soon(t)); !errors.As(err, &fe) || fe.Undelivered != 1 || len(fe.Targets) != 1 {
 			t.Errorf("Flush: %v", err)
 		}
-		noErr(t, a.Close(soon(t)), "Close")
+		try.Check(t, a.Close(soon(t)), "Close")
 		if n := a.Stats().Undelivered; n != 1 {
 			t.Errorf("%d messages are counted as undelivered", n)
 		}
@@ -435,12 +436,12 @@ func TestForgottenIsNotAwaited(t *testing.T) {
 			})
 			me := box(t, a, 1, 0)
 			f, err := a.Flow(nobody, 1)
-			must(t, err)
+			try.OK(t, err)
 			for _, n := range []int{10, 3_000, 30_000, 10} {
-				must(t, f.SendAndForget(soon(t), 1, 2, make([]byte, n)))
+				try.OK(t, f.SendAndForget(soon(t), 1, 2, make([]byte, n)))
 			}
 			for _, err := range []error{me.Flush(soon(t)), a.Flush(soon(t), nobody.WithSerial(1)), a.Close(soon(t))} {
-				noErr(t, err)
+				try.Check(t, err)
 			}
 		}
 	})
@@ -456,10 +457,10 @@ func TestCloseWaitsBesideForgotten(t *testing.T) {
 			f := flow(t, a, mb)
 			for _, n := range sizes {
 				for _, err := range []error{f.SendAndForget(soon(t), 1, 2, make([]byte, n)), f.try(soon(t), 1, n), f.SendAndForget(soon(t), 1, 2, make([]byte, n))} {
-					must(t, err)
+					try.OK(t, err)
 				}
 			}
-			noErr(t, a.Close(soon(t)))
+			try.Check(t, a.Close(soon(t)))
 			if n, _ := mb.Len(); n < 2 {
 				t.Errorf("%d messages have arrived", n)
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -24,13 +25,13 @@ func TestShortLivedResources(t *testing.T) {
 		f := flow(t, a, lasting)
 		for i := range *resourcesFlag {
 			mb := box(t, b, uint32(2+i), 0)
-			must(t, flow(t, a, mb).try(soon(t), 0, 10))
+			try.OK(t, flow(t, a, mb).try(soon(t), 0, 10))
 			if i%2 == 0 { // otherwise it is closed while the message comes, or is unread
 				take(t, mb)
 			}
 			mb.Close()
 		}
-		must(t, f.try(soon(t), 0, 10))
+		try.OK(t, f.try(soon(t), 0, 10))
 		take(t, lasting)
 		if f.l == nil {
 			eventually.True(t, "the sender's flows dropped", func() bool {
@@ -42,7 +43,7 @@ func TestShortLivedResources(t *testing.T) {
 		}
 		eventually.True(t, "the sender's flows dropped", locked(&f.l.mu, func() bool { return len(f.l.flows) == 1 }))
 		l, err := b.link(a.self)
-		must(t, err)
+		try.OK(t, err)
 		eventually.True(t, "the receiver's accounts dropped", func() bool {
 			_ = f.try(soon(t), 0, 0) // the accounts go with the next frames
 			l.d.progress.Lock()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -101,20 +102,20 @@ func FuzzFrames(f *testing.F) {
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,
 			Resolve: func(context.Context, resource.GID) ([]string, error) { return nil, ErrGone }})
 		box, err := d.Mailbox(1, 0)
-		must(t, err)
+		try.OK(t, err)
 		c := &fakeConn{}
 		ep := d.welcome(c).(*endpoint)
 		if linked {
 			ep.endHandshake()
 			l, err := d.link(resource.MakeGID(1, 2, 0))
-			must(t, err)
+			try.OK(t, err)
 			l.mu.Lock()
-			must(t, l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}))
+			try.OK(t, l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}))
 			l.mu.Unlock()
 			ep.link.Store(l)
 			fl := l.flow(9)
 			for range 3 {
-				must(t, fl.SendBytes(t.Context(), 1, 0, []byte("hello")))
+				try.OK(t, fl.SendBytes(t.Context(), 1, 0, []byte("hello")))
 			}
 		}
 		fs := framesOf(pool, data)
@@ -150,6 +151,6 @@ func FuzzFrames(f *testing.F) {
 		if err := d.Close(ended); err != nil && !linked {
 			t.Fatal(err)
 		}
-		must(t, pool.Close())
+		try.OK(t, pool.Close())
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -20,12 +21,12 @@ func TestUnreachableHasReason(t *testing.T) {
 		mine := box(t, d, 1, 0)
 		monitorOf(t, mine, nobody.WithSerial(7), 99)
 		f, err := d.Flow(nobody, 7)
-		must(t, err)
+		try.OK(t, err)
 		for range 3 {
-			must(t, f.try(soon(t), 1, 10))
+			try.OK(t, f.try(soon(t), 1, 10))
 		}
 		m, err := mine.Recv(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		defer m.Release()
 		for what, err := range map[string]error{"monitor": m.GoneErr(), "resource": mine.Flush(soon(t)), "context": d.Flush(soon(t))} {
 			var none *NoConnectionError

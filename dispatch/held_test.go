@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -105,7 +106,7 @@ func (h *heirWorld) succeed(t *testing.T, push, before func()) *link {
 	}
 	h.l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
 	next, err := h.b.linkOf(h.l.key)
-	must(t, err)
+	try.OK(t, err)
 	return next
 }
 
@@ -130,7 +131,7 @@ func TestHeldForgotten(t *testing.T) {
 		f.push(40<<10, purpose{isForgotten: true}, 1, 2)
 	}, func() { flushed = h.starts(t, func() error { return h.b.Flush(soon(t)) }) })
 	for _, err := range []error{<-flushed, h.mine.Flush(soon(t)), h.b.Flush(soon(t), its.d.self.WithSerial(7))} {
-		noErr(t, err, "flush")
+		try.Check(t, err, "flush")
 	}
 	next.mu.Lock()
 	held := next.held
@@ -138,7 +139,7 @@ func TestHeldForgotten(t *testing.T) {
 	if held != 2 {
 		t.Errorf("%d messages are held", held)
 	}
-	noErr(t, h.b.Close(soon(t)), "close")
+	try.Check(t, h.b.Close(soon(t)), "close")
 	if len(h.reports) > 0 {
 		t.Errorf("reported: %+v", <-h.reports)
 	}
@@ -157,7 +158,7 @@ func TestHeldForgottenArrives(t *testing.T) {
 	for tag := range uint64(3) {
 		takeTag(t, its, tag)
 	}
-	noErr(t, h.b.Flush(soon(t)))
+	try.Check(t, h.b.Flush(soon(t)))
 }
 
 // A Flush that began before the successor took messages over counts each of them once, by target,
@@ -225,7 +226,7 @@ func TestFlushOfMovedLarge(t *testing.T) {
 			}()
 		}()
 	})
-	noErr(t, <-flushed)
+	try.Check(t, <-flushed)
 	if n, _ := its.Len(); n != 2 {
 		t.Errorf("Flush returned with %d messages in the mailbox", n)
 	}
@@ -243,11 +244,11 @@ func TestHeldRequestCancelled(t *testing.T) {
 			its := box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			must(t, err)
+			try.OK(t, err)
 			cancelled := make(chan struct{})
 			cancel := func() {
 				ctx := ended()
-				fails(t, errOf(p.Wait(ctx)), context.Canceled, "the call")
+				try.Fails(p.Wait(ctx))(t, context.Canceled, "the call")
 				close(cancelled)
 			}
 			var flushed <-chan error
@@ -270,10 +271,10 @@ func TestHeldRequestCancelled(t *testing.T) {
 				cancel()
 			}
 			<-cancelled
-			noErr(t, <-flushed, "flush")
+			try.Check(t, <-flushed, "flush")
 			// What is sent now comes behind the cancellation.
-			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil))
-			noErr(t, h.b.Flush(soon(t)), "flush")
+			try.OK(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 2, nil))
+			try.Check(t, h.b.Flush(soon(t)), "flush")
 			var tags []uint64
 			for len(tags) == 0 || tags[len(tags)-1] != 2 {
 				m, err := its.Recv(soon(t))
@@ -289,7 +290,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 				}
 			}
 			isEmpty(t, its)
-			noErr(t, h.b.Flush(soon(t)), "flush")
+			try.Check(t, h.b.Flush(soon(t)), "flush")
 			if len(h.reports) > 0 {
 				t.Errorf("reported: %+v", <-h.reports)
 			}
@@ -340,7 +341,7 @@ func TestHeldTooLarge(t *testing.T) {
 				}
 				fallthrough
 			default:
-				noErr(t, err, "flush")
+				try.Check(t, err, "flush")
 			}
 			for tag := range uint64(2) {
 				takeTag(t, its, tag)
@@ -366,7 +367,7 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	h.w.at[h.b.self] = nil
 	h.w.mu.Unlock()
 	stop, err := its.Monitor(soon(t), monitored(h.mine), 99)
-	must(t, err)
+	try.OK(t, err)
 	defer stop()
 	h.leads(h.a.Addrs()...)
 	h.hole.end() // the peer dials, with the session that it knows
@@ -390,7 +391,7 @@ func TestHeldRequestReason(t *testing.T) {
 				size = 2 << 20
 			}
 			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			must(t, err)
+			try.OK(t, err)
 			received, why := make(chan struct{}), make(chan error, 1)
 			go func() {
 				defer close(why)
@@ -419,7 +420,7 @@ func TestHeldRequestReason(t *testing.T) {
 				}
 				ctx, cancel := context.WithDeadline(soon(t), time.Unix(0, 0))
 				defer cancel()
-				fails(t, errOf(p.Wait(ctx)), context.DeadlineExceeded, "the call")
+				try.Fails(p.Wait(ctx))(t, context.DeadlineExceeded, "the call")
 			})
 			if when == "as the successor takes over" {
 				select {
@@ -430,7 +431,7 @@ func TestHeldRequestReason(t *testing.T) {
 				e.tellCancelled(p.number, context.DeadlineExceeded)
 				h.b.doneWaiting(p.w)
 			}
-			must(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil))
+			try.OK(t, flow(t, h.b, its).SendBytes(soon(t), h.mine.serial, 6, nil))
 			n := 0
 			for err := range why {
 				n++
@@ -441,7 +442,7 @@ func TestHeldRequestReason(t *testing.T) {
 			if wasReceived := n > 0; wasReceived != (when == "as the successor takes over") {
 				t.Errorf("received: %v", wasReceived)
 			}
-			noErr(t, h.b.Flush(soon(t)), "flush")
+			try.Check(t, h.b.Flush(soon(t)), "flush")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -63,7 +64,7 @@ func TestReplyLands(t *testing.T) {
 				dst := bytes.Repeat([]byte{'x'}, n+more)
 				before := a.count.CopiedB.Load()
 				c, err := ma.RequestInto(soon(t), f, 3, asksFor(n), dst)
-				must(t, err)
+				try.OK(t, err)
 				msg, err := c.Wait(soon(t))
 				if err != nil || msg.Tag() != 3 || !bytes.Equal(msg.Bytes(), reply) {
 					t.Fatalf("%d bytes into %d: not the reply: %v", n, len(dst), err)
@@ -98,7 +99,7 @@ func landed(t *testing.T, tr subsys.Transport, n int, change ...func(*Config)) (
 	reply, dst = random(n), make([]byte, n)
 	go replies(t, ma)
 	c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(n), dst)
-	must(t, err)
+	try.OK(t, err)
 	g.let(int64(n) / 2)
 	eventually.True(t, "a part of the reply is there", func() bool {
 		b.progress.Poll(true)
@@ -127,7 +128,7 @@ func TestGivenUpWhileItLands(t *testing.T) {
 				d := mb.d
 				again := make([]byte, n)
 				c, err := mb.RequestInto(soon(t), flow(t, d, ma), 3, asksFor(n), again)
-				must(t, err)
+				try.OK(t, err)
 				msg, err := c.Wait(soon(t))
 				if err != nil || !lies(msg, again) || !bytes.Equal(again, reply) {
 					t.Fatal("the next reply: ", err)
@@ -184,7 +185,7 @@ func TestLandsThroughCuts(t *testing.T) {
 		w.setAddrs(a.self, tr.Name()+"://"+r.ln.Addr().String())
 		w.setAddrs(b.self)
 		defer func() { // runs before the relay waits for its connections
-			noErr(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
+			try.Check(t, errors.Join(a.Close(soon(t)), b.Close(soon(t))))
 		}()
 		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
 		f := flow(t, b, ma)
@@ -193,7 +194,7 @@ func TestLandsThroughCuts(t *testing.T) {
 			reply := random(100_000 + i%7*150_000)
 			dst := make([]byte, len(reply))
 			c, err := mb.RequestInto(soon(t), f, 3, asksFor(len(dst)), dst)
-			must(t, err)
+			try.OK(t, err)
 			msg, err := c.Wait(soon(t))
 			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, reply) {
 				t.Fatal("another reply: ", err)

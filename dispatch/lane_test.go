@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -33,7 +34,7 @@ func both(t testing.TB, change ...func(*Config)) (a, b *Dispatcher) {
 func flowOver(t testing.TB, d *Dispatcher, to *Mailbox, lane Lane) *Flow {
 	t.Helper()
 	f, err := d.FlowOver(to.d.self, to.serial, lane)
-	must(t, err)
+	try.OK(t, err)
 	return f
 }
 
@@ -45,7 +46,7 @@ func exchange(t testing.TB, from *Dispatcher, to *Mailbox, tag uint64, size int)
 func exchangeOver(t testing.TB, from *Dispatcher, to *Mailbox, lane Lane, tag uint64, size int) {
 	t.Helper()
 	ctx := soon(t)
-	must(t, flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)))
+	try.OK(t, flowOver(t, from, to, lane).SendBytes(ctx, 1, tag, make([]byte, size)))
 	m, err := to.Recv(ctx)
 	if err != nil || m.Tag() != tag || m.Len() != size {
 		t.Fatal(m, err)
@@ -89,7 +90,7 @@ func TestLanes(t *testing.T) {
 			t.Errorf("%d links: %+v", s.Links, d.Routes())
 		}
 	}
-	noErr(t, errors.Join(a.Close(ctx), b.Close(ctx)))
+	try.Check(t, errors.Join(a.Close(ctx), b.Close(ctx)))
 }
 
 // A lane with AnyTransport uses other transports if none of its own reaches a context. Without
@@ -212,9 +213,9 @@ func TestMostLanes(t *testing.T) {
 	d := newWorld().node(t, 1, tcp.New())
 	peer := resource.MakeGID(1, 2, 0)
 	for i := range maxLanes {
-		must(t, errOf(d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))})))
+		try.OK(t, errOf(d.linkOf(linkKey{peer, Lane(strings.Repeat("x", i))})))
 	}
-	fails(t, errOf(d.linkOf(linkKey{peer, "one too many"})), ErrRule)
+	try.Fails(d.linkOf(linkKey{peer, "one too many"}))(t, ErrRule)
 	if l, err := d.linkOf(linkKey{peer: peer}); l == nil || err != nil {
 		t.Error("a lane that exists:", err)
 	}

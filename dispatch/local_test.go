@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -177,12 +178,12 @@ func TestLocalSpinInVirtualTime(t *testing.T) {
 						if i == messages/2 {
 							time.Sleep(time.Hour) // virtual: the receiver polls meanwhile
 						}
-						noErr(t, f.SendBytes(t.Context(), 1, 0, numbered(i)))
+						try.Check(t, f.SendBytes(t.Context(), 1, 0, numbered(i)))
 					}
 				}()
 				for range messages {
 					msg, err := mb.Recv(t.Context())
-					must(t, err)
+					try.OK(t, err)
 					msg.Release()
 				}
 			})
@@ -208,7 +209,7 @@ func TestLocalSenderHeldBack(t *testing.T) {
 		receive := func(count int64) {
 			for range count {
 				msg, err := mb.Recv(ctx)
-				must(t, err)
+				try.OK(t, err)
 				msg.Release()
 			}
 			synctest.Wait()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
 )
@@ -21,14 +22,14 @@ func TestWritable(t *testing.T) {
 	w := newWorld()
 	near := inproc.NewNetwork().Transport()
 	a, b, c := w.node(t, 1, shm.New()), w.node(t, 2, shm.New()), w.node(t, 3, near)
-	must(t, b.Listen(near, ""))
+	try.OK(t, b.Listen(near, ""))
 	mb, mc := box(t, b, 1, 0), box(t, c, 1, 0)
 	text := bytes.Repeat([]byte("hello"), 500)
 	send := func(p []byte) *Message {
 		t.Helper()
-		must(t, flow(t, a, mb).SendBytes(ctx, 1, 0, p))
+		try.OK(t, flow(t, a, mb).SendBytes(ctx, 1, 0, p))
 		m, err := mb.Recv(ctx)
-		must(t, err)
+		try.OK(t, err)
 		return m
 	}
 	change := func(m *Message, copied bool) {
@@ -38,7 +39,7 @@ func TestWritable(t *testing.T) {
 		}
 		was := &m.Bytes()[0]
 		p, err := m.Writable()
-		must(t, err)
+		try.OK(t, err)
 		if m.ReadOnly() || (&p[0] == was) == copied || &p[0] != &m.Bytes()[0] || !bytes.Equal(p, text[:len(p)]) {
 			t.Errorf("a message of %d bytes: %.20q, moved %v", m.Len(), p, &p[0] != was)
 		}
@@ -60,13 +61,13 @@ func TestWritable(t *testing.T) {
 	const many = 5
 	f := flow(t, b, mc)
 	for range many {
-		must(t, f.Send(ctx, 1, 0, m.Buffer()))
+		try.OK(t, f.Send(ctx, 1, 0, m.Buffer()))
 	}
 	m.Release()
 	var got []*Message
 	for range many {
 		m, err := mc.Recv(ctx)
-		must(t, err)
+		try.OK(t, err)
 		got = append(got, m)
 	}
 	for _, m := range got {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -26,7 +27,7 @@ func monitored(m *Mailbox) resource.GID { return m.d.self.WithSerial(m.serial) }
 func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func()) {
 	t.Helper()
 	stop, err := m.Monitor(soon(t), of, tag)
-	must(t, err)
+	try.OK(t, err)
 	return stop
 }
 
@@ -34,7 +35,7 @@ func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func
 func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Select) {
 	t.Helper()
 	msg, err := m.Recv(soon(t), sel...)
-	must(t, err)
+	try.OK(t, err)
 	defer msg.Release()
 	if !msg.IsGone() || msg.From() != of || msg.Tag() != tag || msg.Len() != 0 {
 		t.Fatalf("a message from %v, tag %d, of %d bytes, gone: %v; want the end of %v, tag %d", msg.From(), msg.Tag(), msg.Len(), msg.IsGone(), of, tag)
@@ -69,11 +70,11 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			f := flowOver(t, b, mine, lane)
 			for range small {
-				must(t, f.SendBytes(soon(t), its.serial, 4, []byte("last words")))
+				try.OK(t, f.SendBytes(soon(t), its.serial, 4, []byte("last words")))
 			}
 			sizes := []int{10, 20_000, 300_000, large} // the last one waits in a line when Send returns
 			for tag, size := range sizes {
-				must(t, f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)))
+				try.OK(t, f.SendBytes(soon(t), its.serial, uint64(tag), make([]byte, size)))
 			}
 			its.Close()
 			if round == 1 {
@@ -81,7 +82,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 			}
 			for n := 0; ; n++ {
 				msg, err := mine.Recv(soon(t))
-				must(t, err)
+				try.OK(t, err)
 				isGone := msg.IsGone()
 				msg.Release()
 				if isGone {
@@ -129,7 +130,7 @@ func TestGoneBehindLargeTellsSenders(t *testing.T) {
 		failed <- err
 	}()
 	take(t, its)
-	must(t, flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)))
+	try.OK(t, flow(t, b, mine).SendBytes(soon(t), 1, 0, make([]byte, 32<<20)))
 	its.Close()
 	if err := <-failed; !errors.Is(err, ErrGone) {
 		t.Fatal(err)
@@ -169,7 +170,7 @@ func TestMonitorWithin(t *testing.T) {
 	monitorOf(t, m, monitored(m), 1)
 	monitorOf(t, m, monitored(o), 2)
 	monitorOf(t, o, monitored(m), 3)
-	must(t, flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil))
+	try.OK(t, flow(t, a, m).SendBytes(soon(t), o.serial, 9, nil))
 	o.Close()
 	take(t, m)
 	for range 2 { // a message that tells of an end is put back like any other
@@ -189,7 +190,7 @@ func TestMonitorWithin(t *testing.T) {
 	if m.monitors.First() != nil || o.monitors.First() != nil {
 		t.Error("closed mailboxes have monitors")
 	}
-	fails(t, errOf(m.Monitor(soon(t), monitored(o), 1)), ErrClosed)
+	try.Fails(m.Monitor(soon(t), monitored(o), 1))(t, ErrClosed)
 }
 
 // No reference remains to a monitor with a closed mailbox, to a stopped monitor, or to a monitor
@@ -202,14 +203,14 @@ func TestMonitorIsForgotten(t *testing.T) {
 	monitorOf(t, one, monitored(its), 1)
 	stop := monitorOf(t, two, monitored(its), 1)
 	ctx, cancel := context.WithCancel(context.Background())
-	must(t, errOf(three.Monitor(ctx, monitored(its), 1)))
+	try.OK(t, errOf(three.Monitor(ctx, monitored(its), 1)))
 	one.Close()
 	stop()
 	stop()
 	cancel()
-	fails(t, errOf(three.Monitor(ctx, monitored(its), 1)), context.Canceled)
+	try.Fails(three.Monitor(ctx, monitored(its), 1))(t, context.Canceled)
 	l, err := a.link(b.self)
-	must(t, err)
+	try.OK(t, err)
 	eventually.True(t, "the link has no endings", locked(&l.mu, func() bool { return len(l.endings) == 0 }))
 	its.Close()
 	ended, _ := onEnd(t, flow(t, a, its)) // behind any other message that would come
@@ -243,7 +244,7 @@ func TestMonitorStopRaces(t *testing.T) {
 			both.Wait()
 			n, _ := mine.Len()
 			ended := make(chan error, 1) // when this is reported, all messages have come
-			must(t, errOf(a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err })))
+			try.OK(t, errOf(a.OnEnd(soon(t), b.self, its.serial, func(err error) { ended <- err })))
 			awaitEnd(t, ended, ErrGone)
 			if now, _ := mine.Len(); now != n || n > 1 {
 				t.Fatalf("%d messages when stop had returned, %d later", n, now)
@@ -301,7 +302,7 @@ func TestManyMonitors(t *testing.T) {
 	seen := make([]bool, len(stops))
 	for range len(stops) / 2 {
 		msg, err := mine.Recv(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		i := msg.Tag()
 		if !msg.IsGone() || seen[i] || i%2 == 0 || msg.From() != monitored(its[i%boxes]) {
 			t.Fatalf("the end of %v, tag %d", msg.From(), i)
@@ -371,7 +372,7 @@ func TestMonitorContextEndsOverLanes(t *testing.T) {
 			if n, _ := second.Len(); n != 2*each {
 				t.Errorf("the other lane has delivered %d messages", n)
 			}
-			must(t, <-closed)
+			try.OK(t, <-closed)
 		})
 	}
 }

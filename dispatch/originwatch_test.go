@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -43,11 +44,11 @@ func TestRecvFromGone(t *testing.T) {
 		alone, either := recv(From(first)), recv(From(first, second), Tag(5))
 		alternatives := recv(Any(All(From(first), Tag(1)), From(second)))
 		f := flow(t, b, mine)
-		must(t, f.SendBytes(soon(t), one.serial, 3, nil))
-		must(t, <-alone)
+		try.OK(t, f.SendBytes(soon(t), one.serial, 3, nil))
+		try.OK(t, <-alone)
 		alone = recv(From(first))
-		must(t, f.SendBytes(soon(t), one.serial, 3, nil))
-		must(t, <-alone)
+		try.OK(t, f.SendBytes(soon(t), one.serial, 3, nil))
+		try.OK(t, <-alone)
 		unread := recv(From(first), Tag(9))
 		if err := f.SendBytes(soon(t), one.serial, 3, nil); err != nil { // it is not selected, and stays
 			t.Fatal(err)
@@ -63,8 +64,8 @@ func TestRecvFromGone(t *testing.T) {
 			t.Fatal("one of two lives:", err)
 		default:
 		}
-		must(t, f.SendBytes(soon(t), two.serial, 4, nil))
-		must(t, <-alternatives)
+		try.OK(t, f.SendBytes(soon(t), two.serial, 4, nil))
+		try.OK(t, <-alternatives)
 		two.Close()
 		isGone("both", either)
 		isGone("of several mailboxes", func() chan error {
@@ -95,7 +96,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 		f := flow(t, b, mine)
 		ended := func() int {
 			l, err := a.link(b.self)
-			must(t, err)
+			try.OK(t, err)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.endings)
@@ -114,7 +115,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 			var want error
 			switch i {
 			case 0:
-				must(t, f.SendBytes(soon(t), its.serial, 1, nil))
+				try.OK(t, f.SendBytes(soon(t), its.serial, 1, nil))
 			case 1:
 				cancel()
 				want = context.Canceled
@@ -160,7 +161,7 @@ func TestDoubtRaces(t *testing.T) {
 			}
 			const count = 5
 			for range count {
-				must(t, f.SendBytes(soon(t), its.serial, 1, nil))
+				try.OK(t, f.SendBytes(soon(t), its.serial, 1, nil))
 			}
 			its.Close()
 			if n := <-got; n != count {

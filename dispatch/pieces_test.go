@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -46,7 +47,7 @@ func fill(p []byte, seed uint64) {
 func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
 	t.Helper()
 	b, err := d.Buffer(n)
-	must(t, err)
+	try.OK(t, err)
 	fill(b.Bytes(), seed+uint64(n))
 	binary.LittleEndian.PutUint32(b.Bytes(), crc32.ChecksumIEEE(b.Bytes()[4:]))
 	return b
@@ -77,18 +78,18 @@ func TestLargerThanConnections(t *testing.T) {
 			rb.cuts.Store(0)
 			cctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			noErr(t, errors.Join(a.Close(cctx), b.Close(cctx)))
+			try.Check(t, errors.Join(a.Close(cctx), b.Close(cctx)))
 		}()
 		sizes := []int{100 * after, 5, session.PieceLen, session.PieceLen + 1, 3 * session.PieceLen}
 		f := flow(t, a, mb)
 		go func() {
 			for i, n := range sizes {
-				noErr(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+				try.Check(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 			}
 		}()
 		for i, n := range sizes {
 			m, err := mb.Recv(ctx)
-			must(t, err)
+			try.OK(t, err)
 			if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
 				t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
 			}
@@ -169,7 +170,7 @@ func gated(t *testing.T, tr subsys.Transport, may int64, change ...func(*Config)
 func streamTransports(t *testing.T) map[string]subsys.Transport {
 	t.Helper()
 	secret, err := tls.FromSecrets("test", []byte(strings.Repeat("s", 32)))
-	must(t, err)
+	try.OK(t, err)
 	return map[string]subsys.Transport{"tcp": tcp.New(), "tls": tls.New(secret)}
 }
 
@@ -188,11 +189,11 @@ func TestSmallPassesLarge(t *testing.T) {
 		credited(t, a, b, idle)
 		f := flow(t, a, busy)
 		for i, n := range []int{size, 10, session.PieceLen + 1} {
-			must(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+			try.OK(t, f.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 		}
 		h := flow(t, a, idle)
 		for i, n := range []int{10, other, 10} {
-			must(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
+			try.OK(t, h.Send(ctx, 1, uint64(i), noise(t, a, n, uint64(i))))
 		}
 		g.let(size/2 - 1<<20) // size/2 in all: no more passes until the messages to idle are here
 		for i := range uint64(3) {
@@ -250,7 +251,7 @@ func begun(t *testing.T, a, b *Dispatcher, mb *Mailbox) (bufs []*buffers.Buffer)
 	for i, n := range []int{64 << 20, 10, session.PieceLen + 1} {
 		p := noise(t, a, n, uint64(i))
 		bufs = append(bufs, p.Retain())
-		must(t, f.Send(ctx, 7, uint64(i), p))
+		try.OK(t, f.Send(ctx, 7, uint64(i), p))
 	}
 	eventually.True(t, "a part has come", func() bool {
 		_, _ = mb.TryRecv()
@@ -366,14 +367,14 @@ func TestReportedAsItEnds(t *testing.T) {
 	mb := box(t, b, 1, 256<<20)
 	bufs := begun(t, a, b, mb)
 	l, err := a.link(b.self)
-	must(t, err)
+	try.OK(t, err)
 	l.endLink(fmt.Errorf("%w: in the midst", ErrGone))
 	gone := subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1, Src: 7, Tag: 0, Len: 4}}
 	gone.Data = gonePayload(7, bufs[0].Len())
 	l.d.progress.Lock() // the token of the goroutine that works on a batch which came before
 	err = l.control(&gone)
 	l.d.progress.Unlock()
-	noErr(t, err)
+	try.Check(t, err)
 	g.let(1 << 40)
 	wantReports(t, reported, bufs, ErrGone)
 	eventually.True(t, "the reports", func() bool { return a.lost.Load() == uint64(len(bufs)) })
@@ -417,7 +418,7 @@ func TestHostilePieces(t *testing.T) {
 			before := d.cfg.Pool.Stats()
 			var err error
 			for i := range fs {
-				must(t, err, "frame %d is refused", i-1)
+				try.OK(t, err, "frame %d is refused", i-1)
 				err = ep.comes(c, fs[i:i+1])
 			}
 			if !errors.Is(err, ErrProtocol) {
@@ -440,7 +441,7 @@ func TestHostilePieces(t *testing.T) {
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Dst: 99, Len: MaxMessage}); b != nil || err != nil {
 		t.Errorf("room for a missing resource: %v", err)
 	}
-	must(t, ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}))
+	try.OK(t, ep.comes(c, []subsys.Frame{begin(0, 1, 60_000)}))
 	if b, err := ep.asks(c, &subsys.Header{Type: wire.TypePiece, Seq: 1, Dst: 1, Len: 60_001}); b != nil || !errors.Is(err, ErrProtocol) {
 		t.Errorf("room beyond the end: %v", err)
 	}
@@ -451,11 +452,11 @@ func TestHostilePieces(t *testing.T) {
 	for i := range 2 {
 		p := piece(uint32(1+i), 1, uint64(30_000*i), 30_000)
 		b, err := ep.asks(c, &p.Header)
-		must(t, err)
+		try.OK(t, err)
 		late = append(late, b.Retain())
 		p.Data, p.Buf = b.Bytes(), b
 		clear(p.Data)
-		must(t, ep.comes(c, []subsys.Frame{p}))
+		try.OK(t, ep.comes(c, []subsys.Frame{p}))
 		b.Release()
 	}
 	m, err := mb.TryRecv()
@@ -481,12 +482,12 @@ func TestHostilePieces(t *testing.T) {
 func TestBehindWhatIsGone(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport(), func(c *Config) { c.GiveUp = time.Minute })
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	must(t, err)
+	try.OK(t, err)
 	f := l.flow(1)
 	l.mu.Lock()
 	f.limit = 1 << 30
 	l.mu.Unlock()
-	must(t, f.try(soon(t), 1, session.PieceLen+1))
+	try.OK(t, f.try(soon(t), 1, session.PieceLen+1))
 	l.mu.Lock()
 	marks := l.underWayLocked(nil, allMessages)
 	l.mu.Unlock()
@@ -499,6 +500,6 @@ func TestBehindWhatIsGone(t *testing.T) {
 	l.d.progress.Lock()
 	err = l.control(&subsys.Frame{Header: subsys.Header{Type: wire.TypeGone, Dst: 1}})
 	l.d.progress.Unlock()
-	must(t, err)
-	noErr(t, <-passed)
+	try.OK(t, err)
+	try.Check(t, <-passed)
 }

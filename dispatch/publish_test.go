@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -42,8 +43,8 @@ func TestMailboxIsCompleteWhenPublished(t *testing.T) {
 		incomplete <- n
 	}()
 	for i := range uint32(each) {
-		noErr(t, d.Serve(1+i, 0, func(*Message) bool { return true }))
-		noErr(t, errOf(d.BoundedMailbox(1+i|Bounded, 0, 10)))
+		try.Check(t, d.Serve(1+i, 0, func(*Message) bool { return true }))
+		try.Check(t, errOf(d.BoundedMailbox(1+i|Bounded, 0, 10)))
 		runtime.Gosched()
 	}
 	if n := <-incomplete; n > 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -37,11 +38,11 @@ func TestPutBackIsBounded(t *testing.T) {
 			var held []*Message
 			for range together {
 				msg, err := m.TryRecv(Tag(uint64(i % 2)))
-				must(t, err)
+				try.OK(t, err)
 				held = append(held, msg)
 			}
 			for i := range held {
-				must(t, m.PutBack(held[len(held)-1-i]))
+				try.OK(t, m.PutBack(held[len(held)-1-i]))
 			}
 			// At most the limit, FirstCredit, and the messages that were held at once.
 			if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
@@ -52,14 +53,14 @@ func TestPutBackIsBounded(t *testing.T) {
 		next[1] = 1
 		for range messages {
 			msg, err := m.Recv(soon(t))
-			must(t, err)
+			try.OK(t, err)
 			if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
 				t.Fatalf("message %d, want %d", n, next[n%2])
 			}
 			next[msg.Tag()] += 2
 			msg.Release()
 		}
-		must(t, <-sent)
+		try.OK(t, <-sent)
 		if n, stored := m.Len(); n != 0 || stored != 0 {
 			t.Errorf("%d messages, %d bytes are left", n, stored)
 		}
@@ -76,18 +77,18 @@ func TestPutBackWhileClosed(t *testing.T) {
 		m, other := box(t, b, 1, 0), box(t, b, 2, 0)
 		f := flow(t, a, m)
 		for tag := range uint64(3) {
-			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
+			try.OK(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 		}
 		var msgs []*Message
 		for range 3 {
 			msg, err := m.Recv(soon(t))
-			must(t, err)
+			try.OK(t, err)
 			msgs = append(msgs, msg)
 		}
-		fails(t, other.PutBack(msgs[0]), ErrNotReceived, "to another mailbox")
-		fails(t, m.PutBack(nil), ErrNotReceived, "nil")
-		must(t, m.PutBack(msgs[1]))
-		fails(t, m.PutBack(msgs[1]), ErrNotReceived, "twice")
+		try.Fails(other.PutBack(msgs[0]))(t, ErrNotReceived, "to another mailbox")
+		try.Fails(m.PutBack(nil))(t, ErrNotReceived, "nil")
+		try.OK(t, m.PutBack(msgs[1]))
+		try.Fails(m.PutBack(msgs[1]))(t, ErrNotReceived, "twice")
 		m.Close()
 		u := <-reports
 		if u.Tag != 1 || u.Bytes != 5 || !errors.Is(u.Err, ErrGone) {
@@ -97,7 +98,7 @@ func TestPutBackWhileClosed(t *testing.T) {
 			t.Errorf("to a closed mailbox: %v", err)
 		}
 		msgs[0].Release()
-		fails(t, m.PutBack(msgs[0]), ErrNotReceived, "after Release")
+		try.Fails(m.PutBack(msgs[0]))(t, ErrNotReceived, "after Release")
 		msgs[2].Release()
 		if len(reports) > 0 {
 			t.Errorf("reported: %+v", <-reports)
@@ -113,20 +114,20 @@ func TestPutBackToWaiting(t *testing.T) {
 	f := flow(t, d, m)
 	for range 300 {
 		for tag := range uint64(2) {
-			must(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
+			try.OK(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 		}
 		msg, err := m.Recv(t.Context(), Tag(1))
-		must(t, err)
+		try.OK(t, err)
 		var p [2]byte
-		must(t, errOf(msg.Read(p[:])))
+		try.OK(t, errOf(msg.Read(p[:])))
 		got := make(chan *Message)
 		go func() {
 			msg, err := m.Recv(soon(t), Tag(1))
-			noErr(t, err)
+			try.Check(t, err)
 			got <- msg
 		}()
 		eventually.True(t, "a receiver", func() bool { return waiting(m) })
-		must(t, m.PutBack(msg))
+		try.OK(t, m.PutBack(msg))
 		msg = <-got
 		var payload [8]byte
 		if n, _ := msg.Read(payload[:]); string(payload[:n]) != "hello" || msg.Tag() != 1 {

@@ -11,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -29,13 +30,13 @@ func TestMessageReader(t *testing.T) {
 			want := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
 			recv := func() *Message {
 				t.Helper()
-				must(t, f.SendBytes(ctx, 1, 0, want))
+				try.OK(t, f.SendBytes(ctx, 1, 0, want))
 				m, err := mb.Recv(ctx)
-				must(t, err)
+				try.OK(t, err)
 				return m
 			}
 			m := recv()
-			noErr(t, iotest.TestReader(m, want), "%d bytes", size)
+			try.Check(t, iotest.TestReader(m, want), "%d bytes", size)
 			if n, err := m.Read(nil); n != 0 || err != nil {
 				t.Errorf("%d bytes: reading nothing at the end: %d, %v", size, n, err)
 			}
@@ -111,12 +112,12 @@ func TestBufferWait(t *testing.T) {
 	ended, end := context.WithCancelCause(ctx)
 	why := errors.New("why")
 	end(why)
-	fails(t, errOf(d.BufferWait(ended, 64<<10)), why, "without memory, and time")
+	try.Fails(d.BufferWait(ended, 64<<10))(t, why, "without memory, and time")
 	if _, err := d.BufferWait(ctx, 1<<20); !errors.Is(err, buffers.ErrLimit) || !errors.Is(err, buffers.ErrTooLarge) {
 		t.Errorf("more than there is: %v", err)
 	}
-	fails(t, errOf(d.BufferWait(ctx, MaxMessage+1)), ErrTooLarge, "more than a message")
-	fails(t, errOf(d.BufferWait(ctx, -1)), buffers.ErrTooLarge, "less than nothing")
+	try.Fails(d.BufferWait(ctx, MaxMessage+1))(t, ErrTooLarge, "more than a message")
+	try.Fails(d.BufferWait(ctx, -1))(t, buffers.ErrTooLarge, "less than nothing")
 	got := make(chan error, 1)
 	go func() {
 		b, err := d.BufferWait(ctx, 64<<10)
@@ -128,7 +129,7 @@ func TestBufferWait(t *testing.T) {
 	for _, b := range all {
 		b.Release()
 	}
-	noErr(t, <-got, "when memory came back")
+	try.Check(t, <-got, "when memory came back")
 
 	all = take()
 	go func() {
@@ -136,7 +137,7 @@ func TestBufferWait(t *testing.T) {
 		got <- err
 	}()
 	_ = d.cfg.Pool.Close()
-	fails(t, <-got, ErrClosed, "when the pool was closed")
+	try.Fails(<-got)(t, ErrClosed, "when the pool was closed")
 	for _, b := range all {
 		b.Release()
 	}

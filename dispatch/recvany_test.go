@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
@@ -55,15 +56,15 @@ func TestRecvAnyRefuses(t *testing.T) {
 func TestRecvAnyFair(t *testing.T) {
 	ms, fs := boxes(t, 3)
 	for _, f := range fs[:2] { // the last mailbox stays empty
-		must(t, f.SendBytes(t.Context(), 1, 2, nil))
+		try.OK(t, f.SendBytes(t.Context(), 1, 2, nil))
 	}
 	var got [3]int
 	for range 1000 {
 		i, msg, err := RecvAny(t.Context(), ms)
-		must(t, err)
+		try.OK(t, err)
 		got[i]++
 		msg.Release()
-		must(t, fs[i].SendBytes(t.Context(), 1, 2, nil))
+		try.OK(t, fs[i].SendBytes(t.Context(), 1, 2, nil))
 	}
 	if got[0] < 100 || got[1] < 100 { // 2 : 1 is expected
 		t.Errorf("received %v", got)
@@ -95,7 +96,7 @@ func TestRecvAnyClosed(t *testing.T) {
 			}
 		}
 		// A stored message comes before the error of a closed mailbox.
-		must(t, fs[2].SendBytes(t.Context(), 1, 2, nil))
+		try.OK(t, fs[2].SendBytes(t.Context(), 1, 2, nil))
 		i, msg, err := RecvAny(soon(t), ms)
 		if i != 2 || err != nil {
 			t.Fatalf("%d, %v", i, err)
@@ -121,7 +122,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 	for _, f := range fs {
 		running.Go(func() {
 			for tag := range uint64(each) {
-				noErr(t, f.SendBytes(context.Background(), 1, tag, nil))
+				try.Check(t, f.SendBytes(context.Background(), 1, tag, nil))
 			}
 		})
 	}
@@ -159,7 +160,7 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 					m = some[i]
 				}
 				if rand.IntN(4) == 0 {
-					noErr(t, m.PutBack(msg))
+					try.Check(t, m.PutBack(msg))
 					continue
 				}
 				got[m.serial-1][msg.Tag()].Add(1)

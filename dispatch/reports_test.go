@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -43,7 +44,7 @@ func TestBlockedReportStallsNothing(t *testing.T) {
 		defer unblock()
 		gone, kept, mine := box(t, b, 1, 0), box(t, b, 2, 0), box(t, a, 1, 0)
 		for i := range uint64(lost) {
-			must(t, flow(t, a, gone).try(soon(t), i, 10))
+			try.OK(t, flow(t, a, gone).try(soon(t), i, 10))
 		}
 		eventually.True(t, "the messages", func() bool { n, _ := gone.Len(); return n == lost })
 		gone.Close()
@@ -75,7 +76,7 @@ func loseAt(t *testing.T, a, b *Dispatcher, n int) {
 	t.Helper()
 	m := box(t, b, 99, 0)
 	for i := range n {
-		must(t, flow(t, a, m).try(soon(t), uint64(i), 1))
+		try.OK(t, flow(t, a, m).try(soon(t), uint64(i), 1))
 	}
 	eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == n })
 	m.Close()
@@ -122,7 +123,7 @@ func TestReportMayClose(t *testing.T) {
 		eventually.True(t, "the reports", func() bool { return a.lost.Load() == 5 })
 		close(ready)
 		eventually.Returns(t, "closing within a report", func() {
-			noErr(t, <-closed)
+			try.Check(t, <-closed)
 		})
 		take(t, kept)
 		if !slices.Equal(reported, []uint64{0, 1, 2, 3, 4}) {
@@ -143,12 +144,12 @@ func TestCloseWaitsForReports(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		m := box(t, b, uint32(n), 0)
 		for range lost / 4 {
-			must(t, flow(t, a, m).try(soon(t), 0, 0))
+			try.OK(t, flow(t, a, m).try(soon(t), 0, 0))
 		}
 		eventually.True(t, "the messages", func() bool { k, _ := m.Len(); return k == lost/4 })
 		m.Close()
 	}
-	noErr(t, a.Close(soon(t)))
+	try.Check(t, a.Close(soon(t)))
 	if done != lost {
 		t.Errorf("%d reports after Close, want %d", done, lost)
 	}
@@ -190,7 +191,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 				if err == nil {
 					err = f.SendBytes(context.Background(), 1, 2, []byte("x"))
 				}
-				noErr(t, err)
+				try.Check(t, err)
 			}
 		}
 	}
@@ -202,7 +203,7 @@ func TestUndeliveredMaySend(t *testing.T) {
 		boxes[i] = box(t, ds[i], 1, 0)
 	}
 	for i := range ds {
-		must(t, flow(t, ds[i], boxes[1-i]).try(soon(t), 1, 1))
+		try.OK(t, flow(t, ds[i], boxes[1-i]).try(soon(t), 1, 1))
 	}
 	for i := range ds {
 		eventually.True(t, "the message", func() bool { n, _ := boxes[i].Len(); return n == 1 })

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -45,7 +46,7 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	try.OK(t, err)
 	_, host, _ := strings.Cut(to, "://")
 	r.ln, r.to = ln, host
 	r.cuts.Store(cuts)
@@ -156,7 +157,7 @@ func cutPair(t *testing.T, after int64, change func(*Config)) (a, b *Dispatcher,
 	w.setAddrs(a.self, "tcp://"+ra.ln.Addr().String())
 	w.setAddrs(b.self, "tcp://"+rb.ln.Addr().String())
 	return a, b, func() {
-		noErr(t, flushAndClose(soon(t), a, b), "cut after %d: closing", after)
+		try.Check(t, flushAndClose(soon(t), a, b), "cut after %d: closing", after)
 		ra.ln.Close()
 		rb.ln.Close()
 	}
@@ -203,7 +204,7 @@ func cutOnce(t *testing.T, after int64, messages int) {
 	exchange(a, ma, mb)
 	exchange(b, mb, ma)
 	wg.Wait()
-	fails(t, errOf(ma.TryRecv()), ErrEmpty, "cut after %d: a message too many", after)
+	try.Fails(ma.TryRecv())(t, ErrEmpty, "cut after %d: a message too many", after)
 	end()
 }
 
@@ -278,7 +279,7 @@ func TestUnauthenticated(t *testing.T) {
 		append([]byte{0, 0, 0, 0x70, 1, 0, 0, 0}, make([]byte, 100)...),
 	} {
 		c, err := net.Dial("tcp", addr)
-		must(t, err)
+		try.OK(t, err)
 		_, _ = c.Write(junk)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if n, err := io.Copy(io.Discard, c); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -297,8 +298,8 @@ func TestUnauthenticated(t *testing.T) {
 			c.GiveUp, c.Undelivered = 50*time.Millisecond, func(u Undelivered) { reported <- u.Err }
 		})
 		f := flow(t, s, mb)
-		must(t, f.Send(ctx, 1, 0, buf(t, s, "x")))
-		fails(t, <-reported, ErrUnreachable, "peer %d", i)
+		try.OK(t, f.Send(ctx, 1, 0, buf(t, s, "x")))
+		try.Fails(<-reported)(t, ErrUnreachable, "peer %d", i)
 	}
 	talk(t, a, b, mb, 5)
 	after, _ := onlyLink(b, a)
@@ -345,7 +346,7 @@ func TestSlowReceiver(t *testing.T) {
 		}()
 		g := flow(t, a, quick)
 		for i := range uint64(2000) {
-			must(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
+			try.OK(t, g.Send(ctx, 1, i, buf(t, a, strings.Repeat("q", 1000))))
 			takeTag(t, quick, i)
 		}
 		eventually.True(t, "the sender has no credit left", func() bool { return hasWaiters(f) })
@@ -382,7 +383,7 @@ func TestCancelledRecv(t *testing.T) {
 		const n = 2000
 		go func() {
 			for i := range uint64(n) {
-				noErr(t, f.Send(ctx, 1, i, buf(t, a, "m")))
+				try.Check(t, f.Send(ctx, 1, i, buf(t, a, "m")))
 				if i%16 == 0 {
 					time.Sleep(20 * time.Microsecond) // the load pauses, so that receivers really wait
 				}

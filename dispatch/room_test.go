@@ -8,6 +8,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -20,11 +21,11 @@ func linked(t testing.TB, d *Dispatcher, c subsys.Conn) (*link, *endpoint) {
 	ep := d.welcome(c).(*endpoint)
 	ep.endHandshake()
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	must(t, err)
+	try.OK(t, err)
 	l.mu.Lock()
 	err = l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1})
 	l.mu.Unlock()
-	must(t, err)
+	try.OK(t, err)
 	ep.link.Store(l)
 	t.Cleanup(func() { l.endLink(ErrUnreachable) }) // no peer acknowledges anything
 	return l, ep
@@ -41,7 +42,7 @@ func TestFramesBehindBadFrame(t *testing.T) {
 		return subsys.Frame{Header: subsys.Header{Type: typ, Seq: seq, Dst: 1, Src: 5}}
 	}
 	fs := []subsys.Frame{head(0, wire.TypeData), head(1, wire.TypeCall), head(2, wire.TypeData), head(3, wire.TypePiece), head(4, wire.TypeData)}
-	fails(t, ep.comes(c, fs), ErrProtocol)
+	try.Fails(ep.comes(c, fs))(t, ErrProtocol)
 	if n, _ := m.Len(); n != 3 || l.s.Expected() != 5 {
 		t.Errorf("%d messages of 3 are delivered, and frame %d is expected", n, l.s.Expected())
 	}
@@ -109,7 +110,7 @@ func TestRoomByNumber(t *testing.T) {
 	// nothing. The sender of a message to a missing resource is told the message's size.
 	skipped := func(h subsys.Header) {
 		t.Helper()
-		must(t, ep.comes(c, []subsys.Frame{{Header: h}}))
+		try.OK(t, ep.comes(c, []subsys.Frame{{Header: h}}))
 	}
 	skipped(subsys.Header{Type: wire.TypeData, Seq: 9, Dst: 1, Src: 5, Len: 50_000})
 	if n, _ := mb.Len(); n != 0 {
@@ -133,7 +134,7 @@ func TestRoomByNumber(t *testing.T) {
 		t.Error("a message whose payload was skipped was delivered")
 	}
 	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Seq: 12, Dst: 9, Src: 5, Tag: 3, Len: 5}, Data: []byte("hello")}
-	must(t, ep.comes(c, []subsys.Frame{f}))
+	try.OK(t, ep.comes(c, []subsys.Frame{f}))
 	if n, _ := mb2.Len(); n != 1 {
 		t.Error("the message behind it was not delivered")
 	}
@@ -156,7 +157,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
 	l, err := d.link(resource.MakeGID(1, 2, 0))
-	must(t, err)
+	try.OK(t, err)
 	l.endLink(ErrUnreachable)
 	l.closeAccounts()
 	d.progress.Lock()

@@ -21,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -31,7 +32,7 @@ import (
 // listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
-	must(t, d.Listen(tr, ""))
+	try.OK(t, d.Listen(tr, ""))
 	w.setAddrs(d.self, d.Addrs()...)
 }
 
@@ -72,7 +73,7 @@ func breakLink(d, peer *Dispatcher, err error) {
 func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 	t.Helper()
 	ctx := soon(t)
-	must(t, flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")))
+	try.OK(t, flow(t, from, mb).SendBytes(ctx, 1, tag, []byte("hello")))
 	takeTag(t, mb, tag)
 }
 
@@ -429,7 +430,7 @@ func TestMoves(t *testing.T) {
 	}
 	s := d[0].Stats()
 	t.Logf("%d messages; %d moves, %d broken, %d frames sent again; seen %v", total, s.Moved, s.Resumed, s.Resent, routes)
-	noErr(t, flushAndClose(ctx, d[0], d[1]))
+	try.Check(t, flushAndClose(ctx, d[0], d[1]))
 	wg.Wait()
 	if n := lost.Load(); n > 0 {
 		t.Errorf("%d reported undelivered", n)
@@ -493,7 +494,7 @@ func TestLinkWithinProcess(t *testing.T) {
 	w.listenToo(t, b, tcp.New())
 	exchange(t, a, box(t, b, 1, 0), 1, 10)
 	l, err := a.link(b.self)
-	must(t, err)
+	try.OK(t, err)
 	if !l.isBest(l.routes(), b.Addrs(), nil) {
 		t.Errorf("of %v the link looks for a better route than %+v", b.Addrs(), l.route())
 	}
@@ -538,7 +539,7 @@ func TestRefusalNamesAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New(), c.change)
-			must(t, flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")))
+			try.OK(t, flow(t, a, box(t, b, 1, 0)).SendAndForget(soon(t), 1, 0, []byte("hello")))
 			var why string
 			eventually.True(t, "the link is refused", func() bool {
 				if all := a.Routes(); len(all) == 1 {
@@ -565,7 +566,7 @@ func TestNoFallbackToMemory(t *testing.T) {
 	b := w.node(t, 2, tcp.New(), refusing("tcp"))
 	w.listenToo(t, a, near)
 	w.listenToo(t, b, near)
-	must(t, flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")))
+	try.OK(t, flow(t, a, box(t, b, 1, 0)).SendBytes(soon(t), 1, 0, []byte("hello")))
 	if u := <-reported; !errors.Is(u.Err, ErrUnreachable) {
 		t.Error(u.Err)
 	}

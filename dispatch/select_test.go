@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
@@ -61,7 +62,7 @@ func TestSelectConflicts(t *testing.T) {
 		"everything":     {Tags(0, math.MaxUint64), TagMask(0, 0), All(), Select{}},
 		"alternatives":   {Any(Tag(1), From(a)), Any(Tag(2), From(b))},
 	} {
-		fails(t, errOf(m.TryRecv(sel...)), ErrEmpty, name)
+		try.Fails(m.TryRecv(sel...))(t, ErrEmpty, name)
 	}
 }
 
@@ -82,7 +83,7 @@ func TestSelectAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		for _, sel := range [][]Select{{}, {From(a)}, {Tag(1)}, {From(a), Tag(1)}, {Tags(1, 3)}, {TagMask(3, 1), From(a)}} {
 			f, err := merge(sel, new(Select))
-			must(t, err)
+			try.OK(t, err)
 			sum += f.first
 		}
 	}); n > 0 {

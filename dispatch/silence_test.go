@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
@@ -116,7 +117,7 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	small, mb := box(t, b, 1, FirstCredit), box(t, b, 2, 0)
 	f := flow(t, a, small)
 	for range 2 {
-		must(t, f.try(soon(t), 0, FirstCredit/3))
+		try.OK(t, f.try(soon(t), 0, FirstCredit/3))
 	}
 	talk(t, a, b, mb, 1)
 	waiting := make(chan error, 1)
@@ -138,7 +139,7 @@ func silentNodeIsDead(t *testing.T, n *simulated) {
 	eventually.True(t, "the message is acknowledged", flow(t, a, mb).idle)
 	w.setGone(b.self, true)
 	n.cutAll()
-	must(t, flow(t, a, mb).try(soon(t), 3, 10))
+	try.OK(t, flow(t, a, mb).try(soon(t), 3, 10))
 	eventually.Returns(t, "the report", func() {
 		if u := <-reported; u.Tag != 3 || !errors.Is(u.Err, ErrGone) {
 			t.Errorf("reported %+v", u)
@@ -157,7 +158,7 @@ func stoppedProcessIsNotSilent(t *testing.T, n *simulated) {
 	mb := box(t, b, 1, 0)
 	talk(t, a, b, mb, 1)
 	n.processes[1].Stop()
-	must(t, flow(t, a, mb).try(soon(t), 2, 10))
+	try.OK(t, flow(t, a, mb).try(soon(t), 2, 10))
 	l, _ := onlyLink(a, b)
 	probed := func() time.Time {
 		l.mu.Lock()
@@ -200,7 +201,7 @@ func idleLinkIsNotWatched(t *testing.T, n *simulated) {
 	l, _ := onlyLink(a, b)
 	f := flow(t, a, mb)
 	n.processes[6].Stop() // b acknowledges nothing
-	noErr(t, f.try(soon(t), 2, 10))
+	try.Check(t, f.try(soon(t), 2, 10))
 	a.watched.mu.Lock()
 	if got := a.watched.links; len(got) != 1 || got[0] != l {
 		t.Errorf("after a message, %d links are watched", len(got))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -44,7 +45,7 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 			t.Errorf("without a receiver %d bytes are stored", stored)
 		}
 		take(t, mb, Tag(2))
-		noErr(t, <-sent)
+		try.Check(t, <-sent)
 		if _, stored := mb.Len(); stored > 2*limit+FirstCredit {
 			t.Errorf("%d bytes are stored", stored)
 		}
@@ -67,7 +68,7 @@ func TestStuckReceive(t *testing.T) {
 		talk(t, idle, b, mb, 7) // the context has credit, and sends nothing
 		sent := behind(t, a, mb, n, size)
 		for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
-			fails(t, errOf(mb.Recv(soon(t), sel)), ErrStuck, what)
+			try.Fails(mb.Recv(soon(t), sel))(t, ErrStuck, what)
 		}
 		if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
 			t.Errorf("%d bytes are stored", stored)
@@ -76,7 +77,7 @@ func TestStuckReceive(t *testing.T) {
 			take(t, mb, Tag(1))
 		}
 		take(t, mb, Tag(2))
-		noErr(t, <-sent)
+		try.Check(t, <-sent)
 	})
 }
 
@@ -127,11 +128,11 @@ func TestNotStuck(t *testing.T) {
 	}
 	mb.checkStuck()
 	mb.checkStuck()
-	must(t, flow(t, idle, mb).try(soon(t), 3, 10))
-	noErr(t, <-results, "a receive from a context that has room")
+	try.OK(t, flow(t, idle, mb).try(soon(t), 3, 10))
+	try.Check(t, <-results, "a receive from a context that has room")
 	for range n - 10 {
 		take(t, mb, Tag(1))
 	}
 	take(t, mb, Tag(2))
-	noErr(t, <-sent)
+	try.Check(t, <-sent)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -35,7 +36,7 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	c.w.setAddrs(c.away.self, "tcp://"+c.h.ln.Addr().String())
 	if serial&Bounded != 0 {
 		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
-		must(t, err)
+		try.OK(t, err)
 		c.its = m
 	} else {
 		c.its = box(t, c.away, serial, 0)
@@ -102,17 +103,17 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 					}
 					stop, err := c.mine.Monitor(soon(t), monitored(c.its), 99)
-					must(t, err)
+					try.OK(t, err)
 					defer stop()
 					eventually.True(t, "idle again", f.idle)
 					c.part(t, ErrUnreachable)
 					for i, n := range sizes {
-						must(t, f.try(soon(t), uint64(i), n))
+						try.OK(t, f.try(soon(t), uint64(i), n))
 					}
 					if first != "the idle context dials" {
 						b, err := c.away.Flow(c.me.self, c.mine.serial)
-						must(t, err)
-						must(t, b.try(soon(t), 5, 1))
+						try.OK(t, err)
+						try.OK(t, b.try(soon(t), 5, 1))
 						take(t, c.mine, Tag(5))
 					}
 					c.heal()
@@ -123,7 +124,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						}
 						m.Release()
 					}
-					noErr(t, c.me.Flush(soon(t)), "flush")
+					try.Check(t, c.me.Flush(soon(t)), "flush")
 					isEmpty(t, c.its)
 					isEmpty(t, c.mine)
 					c.its.Close()
@@ -137,7 +138,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 // talkSize sends a message of n bytes and receives it.
 func talkSize(t *testing.T, from *Dispatcher, to *Mailbox, n int) {
 	t.Helper()
-	must(t, flow(t, from, to).try(soon(t), 0, n))
+	try.OK(t, flow(t, from, to).try(soon(t), 0, n))
 	take(t, to)
 }
 
@@ -154,22 +155,22 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			c := newCut(t, 7)
 			f := flow(t, c.me, c.its)
 			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
-			must(t, err)
+			try.OK(t, err)
 			m, err := c.its.Recv(soon(t))
-			must(t, err)
+			try.OK(t, err)
 			defer m.Release()
 			eventually.True(t, "the request is acknowledged", f.idle)
 			c.part(t, why)
 			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
-			must(t, err)
+			try.OK(t, err)
 			c.isWritten(t)
 			c.heal()
-			fails(t, errOf(lost.Wait(soon(t))), ErrUnreachable, "the call whose reply is lost")
+			try.Fails(lost.Wait(soon(t)))(t, ErrUnreachable, "the call whose reply is lost")
 			q, err := c.its.Recv(soon(t), Tag(2))
 			if err != nil || q.Len() != size {
 				t.Fatal(q, err)
 			}
-			must(t, c.its.ReplyBytes(soon(t), q, []byte("yes")))
+			try.OK(t, c.its.ReplyBytes(soon(t), q, []byte("yes")))
 			q.Release()
 			got, err := p.Wait(soon(t))
 			if err != nil || string(got.Bytes()) != "yes" {
@@ -177,9 +178,9 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			}
 			got.Release()
 			p, err = c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 3, nil)
-			must(t, err)
+			try.OK(t, err)
 			c.its.Close() // the calls over the successor end with the target
-			fails(t, errOf(p.Wait(soon(t))), ErrGone, "the target has ended")
+			try.Fails(p.Wait(soon(t)))(t, ErrGone, "the target has ended")
 		})
 	}
 }
@@ -189,7 +190,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 func TestGivenUpByTimer(t *testing.T) {
 	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
 	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	try.OK(t, err)
 	nowhere.Close()
 	c.w.setAddrs(c.me.self, "tcp://"+nowhere.Addr().String())
 	c.h.swallows.Store(true)
@@ -200,12 +201,12 @@ func TestGivenUpByTimer(t *testing.T) {
 	})
 	eventually.True(t, "the session is given up", func() bool { return c.away.formerOf(linkKey{peer: c.me.self}) != wire.Past{} })
 	p, err := c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello"))
-	must(t, err)
+	try.OK(t, err)
 	c.isWritten(t)
 	c.heal()
 	m, err := c.its.Recv(soon(t))
-	must(t, err)
-	must(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
+	try.OK(t, err)
+	try.OK(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
 	m.Release()
 	awaitReply(t, p)
 }

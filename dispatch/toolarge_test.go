@@ -10,6 +10,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -34,7 +35,7 @@ func TestLandingBeyondMemory(t *testing.T) {
 		for range 3 {
 			clear(dst)
 			c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
-			must(t, err)
+			try.OK(t, err)
 			msg, err := c.Wait(soon(t))
 			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
 				t.Fatalf("not the reply: %v", err)
@@ -73,7 +74,7 @@ func TestNeverHeld(t *testing.T) {
 		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
 		f := flow(t, a, mb)
 		const n = 5 << 20
-		fails(t, f.try(soon(t), 1, n), ErrTooLarge, "a message")
+		try.Fails(f.try(soon(t), 1, n))(t, ErrTooLarge, "a message")
 		large := buf(t, a, string(make([]byte, n)))
 		defer large.Release()
 		eventually.True(t, "TrySend fails", func() bool {
@@ -83,7 +84,7 @@ func TestNeverHeld(t *testing.T) {
 			}
 			return errors.Is(err, ErrTooLarge)
 		})
-		fails(t, errOf(ma.Request(soon(t), f, 3, large)), ErrTooLarge, "a request")
+		try.Fails(ma.Request(soon(t), f, 3, large))(t, ErrTooLarge, "a request")
 		replied := make(chan error, 1)
 		go func() {
 			msg, err := ma.Recv(soon(t))
@@ -95,10 +96,10 @@ func TestNeverHeld(t *testing.T) {
 			msg.Release()
 		}()
 		c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
-		must(t, err)
-		fails(t, errOf(c.Wait(soon(t))), ErrTooLarge, "a call whose reply is too large")
-		fails(t, <-replied, ErrTooLarge, "a reply")
-		noErr(t, f.try(soon(t), 5, 2<<20))
+		try.OK(t, err)
+		try.Fails(c.Wait(soon(t)))(t, ErrTooLarge, "a call whose reply is too large")
+		try.Fails(<-replied)(t, ErrTooLarge, "a reply")
+		try.Check(t, f.try(soon(t), 5, 2<<20))
 		take(t, mb, Tag(5))
 		nothingPromised(t, b, mb)
 	})
@@ -113,15 +114,15 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 		talk(t, a, b, mb, 1)
 		dst := make([]byte, 12<<20)
 		c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst)
-		must(t, err)
+		try.OK(t, err)
 		request, err := ma.Recv(soon(t))
-		must(t, err)
+		try.OK(t, err)
 		ctx, cancel := context.WithCancel(soon(t))
 		waited := make(chan error, 1)
 		go func() { _, err := c.Wait(ctx); waited <- err }()
 		// a has the same memory, so it sends from memory that is not registered.
 		lent := a.cfg.Pool.Borrow(new(buffers.Buffer), random(len(dst)), returned{})
-		must(t, ma.Reply(soon(t), request, lent))
+		try.OK(t, ma.Reply(soon(t), request, lent))
 		request.Release()
 		g.let(6 << 20)
 		eventually.True(t, "a part is there", func() bool { b.progress.Lock(); defer b.progress.Unlock(); return dst[1<<20] != 0 || dst[1<<20+1] != 0 })
@@ -131,7 +132,7 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 		}
 		g.let(1 << 40)
 		nothingPromised(t, b, mb)
-		must(t, flow(t, a, mb).try(soon(t), 4, 1<<20))
+		try.OK(t, flow(t, a, mb).try(soon(t), 4, 1<<20))
 		take(t, mb, Tag(4))
 	})
 }
@@ -146,9 +147,9 @@ func TestIdleSendersLeaveMemory(t *testing.T) {
 	for i := range uint64(100) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
 		in := &inflow{from: l, l: l, dst: 1, mb: mb}
-		must(t, in.checkCredit(0))
+		try.OK(t, in.checkCredit(0))
 	}
 	b, err := d.Buffer(600 << 10)
-	must(t, err)
+	try.OK(t, err)
 	b.Release()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -17,7 +18,7 @@ import (
 func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	t.Helper()
 	b, err := f.dispatcher().cfg.Pool.Get(n)
-	must(t, err)
+	try.OK(t, err)
 	if err = f.TrySend(1, tag, b); err != nil {
 		if b.State() != buffers.Owned || b.Refs() != 1 {
 			t.Fatalf("a refused buffer is %v, with %d references", b.State(), b.Refs())
@@ -76,7 +77,7 @@ func TestTrySend(t *testing.T) {
 		}
 		mb.Close()
 		eventually.True(t, "the end", func() bool { err := f.tries(t, 0, 10); return errors.Is(err, ErrGone) })
-		fails(t, f.tries(t, 0, 10), ErrGone)
+		try.Fails(f.tries(t, 0, 10))(t, ErrGone)
 	})
 }
 
@@ -113,7 +114,7 @@ func TestTrySendGivesBack(t *testing.T) {
 			t.Fatal(err)
 		} else if err == nil {
 			take(t, mb)
-			must(t, f.tries(t, 1, 60_000))
+			try.OK(t, f.tries(t, 1, 60_000))
 			before = granted()
 			if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull {
 				t.Fatal(err)
@@ -122,11 +123,11 @@ func TestTrySendGivesBack(t *testing.T) {
 		}
 		eventually.True(t, "the grant", func() bool { return granted() != before })
 		eventually.Returns(t, "another large message", func() {
-			noErr(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
+			try.Check(t, flow(t, c, mb).try(soon(t), 2, 8*FirstCredit))
 		})
 		take(t, mb, Tag(2))
 		for i := range 40 { // both sides still count alike, over the same link
-			must(t, f.try(soon(t), 3, 50_000), "message %d", i)
+			try.OK(t, f.try(soon(t), 3, 50_000), "message %d", i)
 			take(t, mb, Tag(3))
 		}
 		if p := promised(mb); p > 3*FirstCredit {
@@ -141,7 +142,7 @@ func TestTrySendBehindSend(t *testing.T) {
 		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 		mb := box(t, b, 1, FirstCredit)
 		f := flow(t, a, mb)
-		must(t, f.try(soon(t), 1, 60_000))
+		try.OK(t, f.try(soon(t), 1, 60_000))
 		sent := make(chan error, 1)
 		go func() { sent <- f.try(soon(t), 2, 60_000) }()
 		needed(t, mb)
@@ -149,7 +150,7 @@ func TestTrySendBehindSend(t *testing.T) {
 			t.Fatal(err)
 		}
 		take(t, mb, Tag(1))
-		must(t, <-sent)
+		try.OK(t, <-sent)
 		take(t, mb, Tag(2))
 		eventually.True(t, "room", func() bool { return f.tries(t, 3, 10) == nil })
 		take(t, mb, Tag(3))
@@ -165,10 +166,10 @@ func TestTrySendAllocs(t *testing.T) {
 		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 		mb := box(t, b, 1, FirstCredit)
 		f := flow(t, a, mb)
-		must(t, f.tries(t, 1, 60_000))
-		must(t, a.Flush(soon(t)))
+		try.OK(t, f.tries(t, 1, 60_000))
+		try.OK(t, a.Flush(soon(t)))
 		p, err := a.Buffer(60_000)
-		must(t, err)
+		try.OK(t, err)
 		defer p.Release()
 		if n := testing.AllocsPerRun(1000, func() {
 			if err := f.TrySend(1, 1, p); err != ErrFull {
