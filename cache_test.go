@@ -72,8 +72,7 @@ func TestCountersOfSends(t *testing.T) {
 			c := cl.Open(0, transports[name]...)
 			it := newResource(t, c, resource.Attrs{"n": "it"})
 			if n := questions(a, func() {
-				f, err := a.Find(bg, resource.Match{"n": "it"})
-				try.OK(t, err)
+				f := try.Get(a.Find(bg, resource.Match{"n": "it"}))(t)
 				send(t, me, f.ID, "x")
 				expect(t, it, "x")
 			}); n != asks { // the find, and the addresses of the context

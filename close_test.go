@@ -97,8 +97,7 @@ func TestCloseGivesUp(t *testing.T) {
 			server := directory.NewServer()
 			defer server.Close()
 			open := func(o ...rocl.Option) *rocl.Context {
-				c, err := rocl.Open(bg, append(o, rocl.WithTransports(nowhere{}), icontext.WithDirectory(server.Dialer()))...)
-				try.OK(t, err)
+				c := try.Get(rocl.Open(bg, append(o, rocl.WithTransports(nowhere{}), icontext.WithDirectory(server.Dialer()))...))(t)
 				return c
 			}
 			a := open(rocl.WithLinger(linger), reported.option())
@@ -259,8 +258,7 @@ func TestCloseWakes(t *testing.T) {
 		if err := me.SendBytes(ctx, slow.ID(), 0, make([]byte, 100<<10)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		p, err := a.Buffer(100 << 10)
-		try.OK(t, err)
+		p := try.Get(a.Buffer(100 << 10))(t)
 		defer p.Release()
 		calls := map[string]func() error{
 			"Recv": func() error { _, err := me.Recv(bg); return err },
@@ -329,8 +327,7 @@ func TestHeldAcrossClose(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
 		a, b := open(), open()
 		me, you := newResource(t, a, nil), newResource(t, b, nil)
-		p, err := b.Buffer(5)
-		try.OK(t, err)
+		p := try.Get(b.Buffer(5))(t)
 		copy(p.Bytes(), "12345")
 		send(t, me, you.ID(), "hello")
 		m := recv(t, you)

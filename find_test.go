@@ -327,8 +327,7 @@ func TestSendTo(t *testing.T) {
 	expect(t, workers[to], "most")
 	// lost is found but does not exist, like a resource whose end the directory does not know yet.
 	lost := b.ID().WithSerial(1 << 20)
-	l, err := resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"})
-	try.OK(t, err)
+	l := try.Get(resource.NewPattern(resource.Attrs{"role": "worker", "load": "-1"}))(t)
 	try.OK(t, errOf(s.Database().Put(lost, b.ID(), l)))
 	if to, err = from.SendTo(bg, worker, 7, fill(t, a, "least"), rocl.Least("load")); err != nil || workers[to] == nil {
 		t.Fatal(to, err)

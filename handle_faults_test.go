@@ -178,8 +178,7 @@ func TestHandlerCallsAndCloses(t *testing.T) {
 				}
 			}, opts...)
 		}()
-		reply, err := client.CallBytes(t.Context(), server.ID(), call, []byte("hello"))
-		try.OK(t, err)
+		reply := try.Get(client.CallBytes(t.Context(), server.ID(), call, []byte("hello")))(t)
 		if string(reply.Bytes()) != "back, inner, hello" {
 			t.Errorf("%q", reply.Bytes())
 		}

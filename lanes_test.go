@@ -100,14 +100,12 @@ func TestOver(t *testing.T) {
 		})
 		m.Release()
 	}()
-	m, err := me.CallBytes(bg, you.ID(), 1, nil)
-	try.OK(t, err)
+	m := try.Get(me.CallBytes(bg, you.ID(), 1, nil))(t)
 	m.Release()
 	<-done
 	other := newResource(t, b, nil)
 	isOver(t, a, "another resource", "shm", 1, func() { send(t, me, other.ID(), "hello"); expect(t, other, "hello") })
-	mine, err := a.Register(bg, nil, rocl.Over("tcp"))
-	try.OK(t, err)
+	mine := try.Get(a.Register(bg, nil, rocl.Over("tcp")))(t)
 	isOver(t, b, "the other way", "tcp", 1, func() { send(t, you, mine.ID(), "hello"); expect(t, mine, "hello") })
 	send(t, me, mine.ID(), "within the context")
 	expect(t, mine, "within the context")
@@ -121,11 +119,9 @@ func TestOverUnreachable(t *testing.T) {
 	a := cl.Open(0, rocl.WithTransports(near), rocl.WithGiveUp(100*time.Millisecond), rocl.WithUndelivered(func(dispatch.Undelivered) {}))
 	b := cl.Open(0, rocl.WithTransports(near, shm.New(), tcp.New()))
 	me := newResource(t, a, nil)
-	far, err := b.Register(bg, nil, rocl.Over("shm", "tcp"))
-	try.OK(t, err)
+	far := try.Get(b.Register(bg, nil, rocl.Over("shm", "tcp")))(t)
 	try.Fails(me.CallBytes(bg, far.ID(), 1, nil))(t, dispatch.ErrUnreachable)
-	any, err := b.Register(bg, nil, rocl.Over("tcp", "*"))
-	try.OK(t, err)
+	any := try.Get(b.Register(bg, nil, rocl.Over("tcp", "*")))(t)
 	for _, to := range []*rocl.Resource{any, newResource(t, b, nil)} {
 		send(t, me, to.ID(), "hello")
 		expect(t, to, "hello")
@@ -181,8 +177,7 @@ func TestLaneQuestions(t *testing.T) {
 			t.Errorf("%d questions for a plain resource", n)
 		}
 		for _, isLinked := range []bool{false, true} { // a link that is being made asks for addresses too
-			routed, err := b.Register(bg, nil, rocl.Over("shm"))
-			try.OK(t, err)
+			routed := try.Get(b.Register(bg, nil, rocl.Over("shm")))(t)
 			n := questions(c, func() {
 				for range 2 {
 					send(t, me, routed.ID(), "hello")

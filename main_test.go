@@ -38,8 +38,7 @@ func errOf[T any](_ T, err error) error { return err }
 
 func newResource(t *testing.T, c *rocl.Context, a resource.Attrs) *rocl.Resource {
 	t.Helper()
-	r, err := c.Register(bg, a)
-	try.OK(t, err)
+	r := try.Get(c.Register(bg, a))(t)
 	return r
 }
 
@@ -51,8 +50,7 @@ func send(t *testing.T, from *rocl.Resource, to resource.GID, text string) {
 // recv receives one message.
 func recv(t testing.TB, r *rocl.Resource, sel ...dispatch.Select) *dispatch.Message {
 	t.Helper()
-	m, err := r.Recv(bg, sel...)
-	try.OK(t, err)
+	m := try.Get(r.Recv(bg, sel...))(t)
 	return m
 }
 
@@ -88,8 +86,7 @@ func idsOf(fs []rocl.Found) (ids []resource.GID) {
 // registered returns the addresses that the directory has of a context.
 func registered(t testing.TB, c *rocl.Context) (addrs []string) {
 	t.Helper()
-	f, err := c.Lookup(bg, c.ID())
-	try.OK(t, err)
+	f := try.Get(c.Lookup(bg, c.ID()))(t)
 	for v := range f.Attrs.Values(rocl.AttrAddr) {
 		addrs = append(addrs, string(v))
 	}

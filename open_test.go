@@ -38,8 +38,7 @@ func TestOpenFails(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	try.OK(t, os.WriteFile(file, nil, 0o600))
 	sock := func(name string) rocl.Option { return rocl.WithSocket(filepath.Join(dir, name)) }
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	taken := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	server := directory.NewServer()
 	defer server.Close()
@@ -90,8 +89,7 @@ func TestOpenFails(t *testing.T) {
 		})
 	}
 	// The directory that some of the calls joined keeps no resources of them.
-	c, err := rocl.Open(bg, memory)
-	try.OK(t, err)
+	c := try.Get(rocl.Open(bg, memory))(t)
 	defer c.Close()
 	if ids := idsOf(all(t, c.FindAll(bg, resource.Match{rocl.AttrKind: "context"}))); !slices.Equal(ids, []resource.GID{c.ID()}) {
 		t.Errorf("left behind: %v", ids)
@@ -129,8 +127,7 @@ func TestOpenEnds(t *testing.T) {
 	far.Close()
 
 	ctx, stop = context.WithCancel(bg)
-	c, err := rocl.Open(ctx, icontext.WithDirectory(server.Dialer()))
-	try.OK(t, err)
+	c := try.Get(rocl.Open(ctx, icontext.WithDirectory(server.Dialer())))(t)
 	stop()
 	me := newResource(t, c, resource.Attrs{"n": "me"})
 	send(t, me, me.ID(), "hello")

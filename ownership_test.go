@@ -28,8 +28,7 @@ func TestSendFailsKeepsBuffer(t *testing.T) {
 		try.OK(t, deleted.Close())
 		ended, cancel := context.WithCancel(bg)
 		cancel()
-		p, err := a.Buffer(20 << 10)
-		try.OK(t, err)
+		p := try.Get(a.Buffer(20 << 10))(t)
 		for _, c := range []struct {
 			name string
 			from *rocl.Resource

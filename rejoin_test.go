@@ -67,8 +67,7 @@ func (s *servers) dial(ctx context.Context) (net.Conn, error) {
 
 // in opens a context of the node.
 func (s *servers) in(t *testing.T) *rocl.Context {
-	c, err := rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport()))
-	try.OK(t, err)
+	c := try.Get(rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport())))(t)
 	t.Cleanup(func() {
 		try.Check(t, c.Close())
 	})
@@ -163,8 +162,7 @@ func TestCloseWithoutServer(t *testing.T) {
 // resource.
 func TestCloseWithoutDirectory(t *testing.T) {
 	s := newServers(t)
-	c, err := rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport()), rocl.WithLinger(0))
-	try.OK(t, err)
+	c := try.Get(rocl.Open(bg, icontext.WithDirectory(s.dial), rocl.WithTransports(inproc.NewNetwork().Transport()), rocl.WithLinger(0)))(t)
 	defer c.Close()
 	closed, kept := newResource(t, c, resource.Attrs{"is": "closed"}), newResource(t, c, resource.Attrs{"is": "kept"})
 	s.end()

@@ -188,8 +188,7 @@ func TestDeleted(t *testing.T) {
 			}
 		}
 		// The buffer stays the caller's when sending fails, and can be sent again.
-		p, err := a.Buffer(10)
-		try.OK(t, err)
+		p := try.Get(a.Buffer(10))(t)
 		copy(p.Bytes(), "0123456789")
 		try.Fails(me.Send(bg, you.ID(), 0, p))(t, dispatch.ErrGone, "sending a buffer")
 		if p.State() != buffers.Owned || p.Refs() != 1 {
@@ -400,8 +399,7 @@ func TestRevisionAfterUpdates(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		f, err := c.Lookup(bg, r.ID())
-		try.OK(t, err)
+		f := try.Get(c.Lookup(bg, r.ID()))(t)
 		if f.Revision != r.Revision() {
 			t.Fatalf("revision %d in the directory, %d here", f.Revision, r.Revision())
 		}
@@ -439,8 +437,7 @@ func TestDeleteEnded(t *testing.T) {
 func TestRegisterNothing(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	try.Fails(c.Find(bg, nil))(t, directory.ErrNotFound)
-	r, err := c.Register(bg, nil)
-	try.OK(t, err)
+	r := try.Get(c.Register(bg, nil))(t)
 	try.Check(t, r.Update(bg, nil))
 }
 

@@ -17,8 +17,7 @@ import (
 func TestAskerThatNeverReceives(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
 	asked, greedy, polite := cl.Open(0), cl.Open(0), cl.Open(0)
-	me, err := greedy.Register(bg, nil, rocl.MailboxLimit(1))
-	try.OK(t, err)
+	me := try.Get(greedy.Register(bg, nil, rocl.MailboxLimit(1)))(t)
 	for range 3000 { // more answers than there is credit for
 		try.OK(t, rocl.AskRoutes(greedy, bg, asked.ID(), me))
 	}

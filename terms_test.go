@@ -33,8 +33,7 @@ import (
 // near opens a context at a server that it reaches in memory.
 func near(t *testing.T, s *directory.Server, opts ...rocl.Option) *rocl.Context {
 	t.Helper()
-	c, err := rocl.Open(bg, append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...)
-	try.OK(t, err)
+	c := try.Get(rocl.Open(bg, append([]rocl.Option{icontext.WithDirectory(s.Dialer())}, opts...)...))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -143,8 +142,7 @@ func TestHostLater(t *testing.T) {
 		})
 	})
 	addr := c.Addrs()[len(c.Addrs())-1]
-	nc, err := net.Dial("tcp", strings.TrimPrefix(addr, "tcp://"))
-	try.OK(t, err)
+	nc := try.Get(net.Dial("tcp", strings.TrimPrefix(addr, "tcp://")))(t)
 	nc.Close()
 	// A context that opens later listens there at once. If the host is not on this machine, the
 	// context opens without that port.
@@ -259,8 +257,7 @@ func TestAddressesRefused(t *testing.T) {
 	t.Cleanup(func() { s.Close() })
 	said := make(chan string, 100)
 	c := near(t, s, says(said).option())
-	f, err := c.Lookup(bg, c.ID())
-	try.OK(t, err)
+	f := try.Get(c.Lookup(bg, c.ID()))(t)
 	if err := db.Delete(c.ID()); err != nil { // the directory refuses an update now
 		t.Fatal(err)
 	}
@@ -307,8 +304,7 @@ func TestMemberFails(t *testing.T) {
 	}
 	// If a directory serves already, the key is not needed, and the cluster is that of the
 	// directory.
-	s, err := directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon())
-	try.OK(t, err)
+	s := try.Get(directory.Listen(filepath.Join(dir, "sock"), directory.AsDaemon()))(t)
 	defer s.Close()
 	s.SetTerms(directory.Terms{Member: true, Cluster: "blue"})
 	try.Check(t, open())

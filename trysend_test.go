@@ -17,8 +17,7 @@ import (
 // trySend calls TrySend until it returns something other than ErrFull.
 func trySend(t *testing.T, r *rocl.Resource, to resource.GID) (err error) {
 	t.Helper()
-	b, err := r.Context().Buffer(10)
-	try.OK(t, err)
+	b := try.Get(r.Context().Buffer(10))(t)
 	eventually.True(t, "TrySend needs no credit", func() bool {
 		err = r.TrySend(to, 7, b)
 		return err != dispatch.ErrFull
@@ -54,8 +53,7 @@ func TestTrySendAsks(t *testing.T) {
 		}
 		// Another resource of the same context gets its message at once.
 		other := newResource(t, b, nil)
-		p, err := a.Buffer(10)
-		try.OK(t, err)
+		p := try.Get(a.Buffer(10))(t)
 		try.Check(t, me.TrySend(other.ID(), 7, p))
 		if m, err = other.Recv(bg); err != nil {
 			t.Fatal(err)
@@ -78,8 +76,7 @@ func TestTrySendAsks(t *testing.T) {
 func TestTrySendToMany(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	me := newResource(t, c, nil)
-	b, err := c.Buffer(1)
-	try.OK(t, err)
+	b := try.Get(c.Buffer(1))(t)
 	defer b.Release()
 	for i := range uint32(10_000) {
 		if err := me.TrySend(resource.MakeGID(1, 2, i+1), 0, b); err != dispatch.ErrFull {

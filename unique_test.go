@@ -80,8 +80,7 @@ func TestUniqueFails(t *testing.T) {
 	try.Fails(c.Register(bg, a, rocl.Unique("name")))(t, directory.ErrIncomplete, "without the attribute")
 	// Register waits for a claim with a higher identifier, and gives way to a claim with a lower
 	// one.
-	claim, err := resource.NewPattern(resource.Attrs{"role": "master", rocl.AttrKind: "claim"})
-	try.OK(t, err)
+	claim := try.Get(resource.NewPattern(resource.Attrs{"role": "master", rocl.AttrKind: "claim"}))(t)
 	high, low := resource.MakeGID(c.ID().Node(), 1<<40, 1), resource.MakeGID(0, 0, 1)
 	try.OK(t, errOf(s.Database().Put(high, high.Context(), claim)))
 	ctx, cancel := context.WithCancel(bg)

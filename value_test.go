@@ -156,8 +156,7 @@ func TestNilCodec(t *testing.T) {
 	if v, err := rocl.Value(m, none); v != (sample{At: 1}) || err != nil {
 		t.Errorf("%v, %v", v, err)
 	}
-	b, err := rocl.EncodeValue(bg, c, sample{At: 1}, none)
-	try.OK(t, err)
+	b := try.Get(rocl.EncodeValue(bg, c, sample{At: 1}, none))(t)
 	defer b.Release()
 	if !bytes.Equal(b.Bytes(), m.Bytes()) {
 		t.Errorf("%q, want %q", b.Bytes(), m.Bytes())

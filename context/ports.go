@@ -35,7 +35,7 @@ const AttrPID = "rocl.pid"
 type Ports struct {
 	cfg  *Config
 	self resource.GID
-	dir  portsDirectory
+	dir  *directory.Client
 	disp listener
 	// changed receives when the directory's terms have changed.
 	changed <-chan struct{}
@@ -53,13 +53,6 @@ type Ports struct {
 	sealed    [][]byte         // the keys from which secrets was made
 }
 
-// portsDirectory is the part of the directory's client that Ports use.
-type portsDirectory interface {
-	Terms() directory.Terms
-	Register(ctx context.Context, id resource.GID, l *resource.List) (uint64, error)
-	Update(ctx context.Context, id resource.GID, rev uint64, l *resource.List) (uint64, error)
-}
-
 // listener is the part of the dispatcher that Ports use.
 type listener interface {
 	Listen(t subsys.Transport, at string) error
@@ -69,7 +62,7 @@ type listener interface {
 
 // NewPorts returns the ports of the context self, whose directory is dir. changed receives when the
 // directory's terms have changed.
-func NewPorts(cfg *Config, self resource.GID, dir portsDirectory, changed <-chan struct{}) *Ports {
+func NewPorts(cfg *Config, self resource.GID, dir *directory.Client, changed <-chan struct{}) *Ports {
 	return &Ports{cfg: cfg, self: self, dir: dir, changed: changed, listening: map[string]bool{}}
 }
 

@@ -90,8 +90,7 @@ func TestStartedCallsGoInBatches(t *testing.T) {
 		for i := range calls + inFlight {
 			p := &window[i%inFlight]
 			if i >= inFlight {
-				reply, err := p.Wait(t.Context())
-				try.OK(t, err)
+				reply := try.Get(p.Wait(t.Context()))(t)
 				reply.Release()
 			}
 			if i < calls {
@@ -113,8 +112,7 @@ func TestPollerWritesReplies(t *testing.T) {
 		a := w.node(t, 1, tr)
 		b := w.node(t, 2, tr, func(c *Config) { c.Poll.Policy = PollAlways })
 		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
-		p, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		try.OK(t, err)
+		p := try.Get(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil))(t)
 		msg := requestAt(t, mb)
 		in := msg.in
 		in.l.mu.Lock() // paced without waking the flusher, which would write in the end
@@ -151,8 +149,7 @@ func TestFlushWhileWriting(t *testing.T) {
 	defer cancel()
 	receive := func(want string) {
 		t.Helper()
-		msg, err := mb.Recv(ctx)
-		try.OK(t, err)
+		msg := try.Get(mb.Recv(ctx))(t)
 		if got := string(msg.Bytes()); got != want {
 			t.Fatalf("received %q, want %q", got, want)
 		}
@@ -194,8 +191,7 @@ func TestHandedOverGoesFirst(t *testing.T) {
 	var first atomic.Int32
 	for range 20 {
 		try.OK(t, to.SendBytes(context.Background(), 1, 1, []byte("handed over")))
-		msg, err := mb.Recv(context.Background())
-		try.OK(t, err)
+		msg := try.Get(mb.Recv(context.Background()))(t)
 		b.progress.Lock() // so that the next message waits in the socket
 		try.OK(t, to.SendBytes(context.Background(), 1, 1, []byte("next")))
 		b.progress.Unlock()
@@ -204,8 +200,7 @@ func TestHandedOverGoesFirst(t *testing.T) {
 			msg.Release()
 			handled.Store(true)
 		}()
-		next, err := mb.Recv(context.Background())
-		try.OK(t, err)
+		next := try.Get(mb.Recv(context.Background()))(t)
 		if handled.Load() {
 			first.Add(1)
 		}

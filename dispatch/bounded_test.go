@@ -17,8 +17,7 @@ import (
 
 func bounded(t testing.TB, d *Dispatcher, serial uint32, bytes, messages int) *Mailbox {
 	t.Helper()
-	m, err := d.BoundedMailbox(serial|Bounded, bytes, messages)
-	try.OK(t, err)
+	m := try.Get(d.BoundedMailbox(serial|Bounded, bytes, messages))(t)
 	return m
 }
 
@@ -100,8 +99,7 @@ func TestBoundedManySenders(t *testing.T) {
 					if c, stored := mb.Len(); limit.messages > 0 && c > limit.messages+1 || limit.bytes > 1 && stored > uint64(limit.bytes)+longest+overhead {
 						t.Fatalf("%d messages of %d bytes are stored", c, stored)
 					}
-					m, err := mb.Recv(soon(t))
-					try.OK(t, err)
+					m := try.Get(mb.Recv(soon(t)))(t)
 					i, n := m.Tag()>>32, m.Tag()&(1<<32-1)
 					if n != next[i] {
 						t.Fatalf("message %d of sender %d in place of %d", n, i, next[i])

@@ -58,8 +58,7 @@ func reversed(p []byte) []byte {
 // requestAt receives a request.
 func requestAt(t *testing.T, m *Mailbox) *Message {
 	t.Helper()
-	msg, err := m.Recv(soon(t))
-	try.OK(t, err)
+	msg := try.Get(m.Recv(soon(t)))(t)
 	if !msg.IsCall() {
 		t.Fatal("the message is no request")
 	}
@@ -131,13 +130,11 @@ func TestCallKeepsBuffer(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		for _, size := range []int{10, 20_000, 1 << 20} {
 			p := noise(t, a, size, 3)
-			c, err := ma.Request(soon(t), flow(t, a, mb), 1, p)
-			try.OK(t, err)
+			c := try.Get(ma.Request(soon(t), flow(t, a, mb), 1, p))(t)
 			msg := requestAt(t, mb)
 			try.OK(t, mb.Reply(soon(t), msg, msg.Buffer()))
 			msg.Release()
-			reply, err := c.Wait(soon(t))
-			try.OK(t, err)
+			reply := try.Get(c.Wait(soon(t)))(t)
 			if !bytes.Equal(reply.Bytes(), p.Bytes()) {
 				t.Fatal("the reply differs")
 			}
@@ -216,8 +213,7 @@ func TestCallOwn(t *testing.T) {
 		other := box(t, a, 2, 0)
 		for _, m := range []*Mailbox{ma, other} {
 			go served(m)
-			reply, err := called(soon(t), ma, flow(t, a, m), 1, []byte("abc"))
-			try.OK(t, err)
+			reply := try.Get(called(soon(t), ma, flow(t, a, m), 1, []byte("abc")))(t)
 			if string(reply.Bytes()) != "cba" || reply.From() != a.self.WithSerial(m.serial) {
 				t.Errorf("%q from %v", reply.Bytes(), reply.From())
 			}
@@ -235,8 +231,7 @@ func hundreds(t *testing.T, ma, mb *Mailbox, receives bool) (ended chan error, n
 	n, ended = 500, make(chan error, 500)
 	f := flow(t, ma.d, mb)
 	for i := range n {
-		c, err := ma.RequestBytes(soon(t), f, 1, make([]byte, i))
-		try.OK(t, err)
+		c := try.Get(ma.RequestBytes(soon(t), f, 1, make([]byte, i)))(t)
 		go func() {
 			_, err := c.Wait(soon(t))
 			ended <- err
@@ -305,8 +300,7 @@ func TestCallCallerCloses(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		ended, n := hundreds(t, ma, mb, true)
 		other := box(t, a, 2, 0)
-		goesOn, err := other.RequestBytes(soon(t), flow(t, a, mb), 1, nil)
-		try.OK(t, err)
+		goesOn := try.Get(other.RequestBytes(soon(t), flow(t, a, mb), 1, nil))(t)
 		ma.Close()
 		awaitEnds(t, ended, n, ErrClosed)
 		try.Fails(ma.RequestBytes(soon(t), flow(t, a, mb), 1, nil))(t, ErrClosed)
@@ -374,8 +368,7 @@ func TestCallRefused(t *testing.T) {
 // The call of a request that is released without a reply fails.
 func TestCallReleased(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
-		c, err := ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000))
-		try.OK(t, err)
+		c := try.Get(ma.RequestBytes(soon(t), flow(t, a, mb), 1, make([]byte, 1000)))(t)
 		requestAt(t, mb).Release()
 		try.Fails(c.Wait(soon(t)))(t, ErrNoReply)
 		noCalls(t, a, 0)
@@ -390,8 +383,7 @@ func TestCallReleased(t *testing.T) {
 func TestReplyOnce(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
-		c, err := ma.RequestBytes(soon(t), f, 1, nil)
-		try.OK(t, err)
+		c := try.Get(ma.RequestBytes(soon(t), f, 1, nil))(t)
 		msg, other := requestAt(t, mb), box(t, b, 9, 0)
 		try.Fails(ma.ReplyBytes(soon(t), msg, nil))(t, ErrNotCall, "by another context")
 		ended, cancel := context.WithCancel(context.Background())
@@ -413,8 +405,7 @@ func TestReplyOnce(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		reply, err := c.Wait(soon(t))
-		try.OK(t, err)
+		reply := try.Get(c.Wait(soon(t)))(t)
 		if reply.From() != b.self.WithSerial(7) || sent.Load() > 1 || (sent.Load() == 1) != (reply.Len() == 1) {
 			t.Errorf("%d replies; one of %d bytes from %v", sent.Load(), reply.Len(), reply.From())
 		}
@@ -425,8 +416,7 @@ func TestReplyOnce(t *testing.T) {
 		}
 		msg.Release()
 		try.OK(t, f.SendBytes(soon(t), 1, 1, nil))
-		plain, err := mb.Recv(soon(t))
-		try.OK(t, err)
+		plain := try.Get(mb.Recv(soon(t)))(t)
 		if err := mb.ReplyBytes(soon(t), plain, nil); plain.IsCall() || !errors.Is(err, ErrNotCall) {
 			t.Errorf("to a message: %v", err)
 		}
@@ -447,8 +437,7 @@ func TestCallCancelled(t *testing.T) {
 		const n = 50
 		for range n {
 			ctx, cancel := context.WithCancelCause(context.Background())
-			c, err := ma.RequestBytes(soon(t), f, 1, nil)
-			try.OK(t, err)
+			c := try.Get(ma.RequestBytes(soon(t), f, 1, nil))(t)
 			msg := requestAt(t, mb)
 			cancel(cause)
 			if _, err := c.Wait(ctx); !errors.Is(err, cause) {
@@ -463,8 +452,7 @@ func TestCallCancelled(t *testing.T) {
 			t.Errorf("%d late replies and %d calls are counted", s.LateReplies, s.Calls)
 		}
 		go served(mb)
-		m, err := called(soon(t), ma, f, 1, make([]byte, 3<<20))
-		try.OK(t, err)
+		m := try.Get(called(soon(t), ma, f, 1, make([]byte, 3<<20)))(t)
 		m.Release()
 		mb.Close()
 	})
@@ -479,8 +467,7 @@ func TestRepliesOutOfOrder(t *testing.T) {
 		var calls [n]Pending
 		var requests [n]*Message
 		for i := range n {
-			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			try.OK(t, err)
+			p := try.Get(ma.RequestBytes(soon(t), f, uint64(i), []byte("request")))(t)
 			calls[i], requests[i] = p, requestAt(t, mb)
 		}
 		var replies sync.WaitGroup
@@ -511,8 +498,7 @@ func TestCallCancelledByOther(t *testing.T) {
 		f := flow(t, a, mb)
 		cause := errors.New("given up")
 		start := func() (Pending, *Message) {
-			p, err := ma.RequestBytes(soon(t), f, 1, []byte("request"))
-			try.OK(t, err)
+			p := try.Get(ma.RequestBytes(soon(t), f, 1, []byte("request")))(t)
 			return p, requestAt(t, mb)
 		}
 		p, msg := start()
@@ -616,8 +602,7 @@ func TestCallFullMailbox(t *testing.T) {
 		go served(mb)
 		f := flow(t, a, mb)
 		for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
-			m, err := called(soon(t), ma, f, 1, make([]byte, size))
-			try.OK(t, err)
+			m := try.Get(called(soon(t), ma, f, 1, make([]byte, size)))(t)
 			m.Release()
 		}
 		cancel()
@@ -632,8 +617,7 @@ func TestCallBeforeConnection(t *testing.T) {
 	a := w.node(t, 1, tcp.New(), unreported(t))
 	m := box(t, a, 1, 0)
 	unknown := resource.MakeGID(1, 9, 0)
-	f, err := a.Flow(unknown, 1)
-	try.OK(t, err)
+	f := try.Get(a.Flow(unknown, 1))(t)
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	call := func(ctx context.Context) error {
@@ -706,8 +690,7 @@ func TestHostileCalls(t *testing.T) {
 	m := box(t, d, 1, 0)
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
-	p, err := m.RequestBytes(soon(t), l.flow(9), 4, nil)
-	try.OK(t, err)
+	p := try.Get(m.RequestBytes(soon(t), l.flow(9), 4, nil))(t)
 	seq := uint32(0)
 	comes := func(f subsys.Frame, src uint32) {
 		t.Helper()
@@ -783,13 +766,11 @@ func TestLocksOfCall(t *testing.T) {
 		ma, mb := box(t, a, 1, 0), box(t, b, 1, 0)
 		f := flow(t, a, mb)
 		one := func() {
-			c, err := ma.RequestBytes(t.Context(), f, 1, []byte("hello"))
-			try.OK(t, err)
+			c := try.Get(ma.RequestBytes(t.Context(), f, 1, []byte("hello")))(t)
 			msg := requestAt(t, mb)
 			try.OK(t, mb.ReplyBytes(t.Context(), msg, []byte("world")))
 			msg.Release()
-			m, err := c.Wait(t.Context())
-			try.OK(t, err)
+			m := try.Get(c.Wait(t.Context()))(t)
 			m.Release()
 		}
 		most := 8.2
@@ -811,8 +792,7 @@ func TestCallWatch(t *testing.T) {
 			return f.calls.isWatched
 		}
 		for range 3 {
-			p, err := ma.RequestBytes(soon(t), f, 1, nil)
-			try.OK(t, err)
+			p := try.Get(ma.RequestBytes(soon(t), f, 1, nil))(t)
 			c.sweep()
 			if c.sweep(); !watched() {
 				t.Fatal("the end of a target is not watched during a call")

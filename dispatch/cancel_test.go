@@ -29,8 +29,7 @@ func TestCancelledRequestsLeave(t *testing.T) {
 		const n = 300
 		var calls []Pending
 		for i := range n {
-			p, err := ma.RequestBytes(soon(t), f, uint64(i), []byte("request"))
-			try.OK(t, err)
+			p := try.Get(ma.RequestBytes(soon(t), f, uint64(i), []byte("request")))(t)
 			calls = append(calls, p)
 			if i%100 == 0 {
 				try.OK(t, f.SendBytes(soon(t), 1, uint64(n+i), nil))
@@ -58,8 +57,7 @@ func TestCancelledRequestsLeave(t *testing.T) {
 		eventually.True(t, "the requests leave", func() bool { b.progress.Poll(true); got, _ := mb.Len(); return got == n/3+3 })
 		for i := range n {
 			if i%3 == 2 {
-				msg, err := mb.Recv(soon(t), Tag(uint64(i)))
-				try.OK(t, err)
+				msg := try.Get(mb.Recv(soon(t), Tag(uint64(i))))(t)
 				try.OK(t, mb.ReplyBytes(soon(t), msg, nil))
 				msg.Release()
 				awaitReply(t, calls[i])
@@ -89,8 +87,7 @@ func TestOnCancel(t *testing.T) {
 			}, context.DeadlineExceeded},
 		} {
 			for _, isLate := range []bool{false, true} {
-				p, err := ma.RequestBytes(soon(t), f, 1, nil)
-				try.OK(t, err)
+				p := try.Get(ma.RequestBytes(soon(t), f, 1, nil))(t)
 				msg := requestAt(t, mb)
 				why := make(chan error, 1)
 				watch := func() (stop func()) { return msg.OnCancel(func(cause error) { why <- cause }) }
@@ -186,15 +183,13 @@ func TestCancelledBehindLarge(t *testing.T) {
 		f.l.awaitPenLocked()
 		f.l.pen.Store(penWriting) // nothing is written until all is cancelled
 		f.l.mu.Unlock()
-		large, err := a.Buffer(session.PieceLen + 1)
-		try.OK(t, err)
+		large := try.Get(a.Buffer(session.PieceLen + 1))(t)
 		first, err := ma.Request(soon(t), f, 1, large)
 		large.Release()
 		try.OK(t, err)
 		calls := []Pending{first}
 		for i := range n {
-			p, err := ma.RequestBytes(soon(t), f, uint64(2+i), []byte("request"))
-			try.OK(t, err)
+			p := try.Get(ma.RequestBytes(soon(t), f, uint64(2+i), []byte("request")))(t)
 			calls = append(calls, p)
 		}
 		for _, p := range calls {
@@ -223,8 +218,7 @@ func TestCancelledBehindLarge(t *testing.T) {
 func TestCancelledBeforePutBack(t *testing.T) {
 	pairs(t, func(t *testing.T, a, b *Dispatcher, ma, mb *Mailbox) {
 		f := flow(t, a, mb)
-		p, err := ma.RequestBytes(soon(t), f, 1, nil)
-		try.OK(t, err)
+		p := try.Get(ma.RequestBytes(soon(t), f, 1, nil))(t)
 		msg := requestAt(t, mb)
 		p.Cancel(nil)
 		if _, err := p.Wait(soon(t)); !errors.Is(err, context.Canceled) {

@@ -116,10 +116,8 @@ func TestDeliveredIsNotReported(t *testing.T) {
 func TestProposedIsTakenBack(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 2, tcp.New()), w.node(t, 1, tcp.New())
-	la, err := a.link(b.self)
-	try.OK(t, err)
-	lb, err := b.link(a.self)
-	try.OK(t, err)
+	la := try.Get(a.link(b.self))(t)
+	lb := try.Get(b.link(a.self))(t)
 	gen := lb.life.Propose() // b dials too, and goes first
 	if err := a.shake(soon(t), la, a.ports[0], b.Addrs()[0], nil); !errors.Is(err, ErrRefused) {
 		t.Fatalf("the handshake ended with %v, not with a refusal", err)

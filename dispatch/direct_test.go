@@ -37,8 +37,7 @@ func TestOwnMessageNeedsNoMemory(t *testing.T) {
 		}
 		received <- err
 	}()
-	b, err := d.cfg.Pool.Get(9 << 20)
-	try.OK(t, err)
+	b := try.Get(d.cfg.Pool.Get(9 << 20))(t)
 	try.OK(t, f.Send(soon(t), 1, 0, b))
 	try.OK(t, <-received)
 }
@@ -62,8 +61,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	}
 	available := func() {
 		t.Helper()
-		b, err := d.cfg.Pool.Get(memory / 8 * 7 / 2)
-		try.OK(t, err)
+		b := try.Get(d.cfg.Pool.Get(memory / 8 * 7 / 2))(t)
 		b.Release()
 	}
 	available()

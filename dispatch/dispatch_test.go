@@ -96,23 +96,20 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 
 func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {
 	t.Helper()
-	b, err := d.cfg.Pool.Get(len(s))
-	try.OK(t, err)
+	b := try.Get(d.cfg.Pool.Get(len(s)))(t)
 	copy(b.Bytes(), s)
 	return b
 }
 
 func box(t testing.TB, d *Dispatcher, serial uint32, limit int) *Mailbox {
 	t.Helper()
-	m, err := d.Mailbox(serial, limit)
-	try.OK(t, err)
+	m := try.Get(d.Mailbox(serial, limit))(t)
 	return m
 }
 
 func flow(t testing.TB, d *Dispatcher, to *Mailbox) *Flow {
 	t.Helper()
-	f, err := d.Flow(to.d.self, to.serial)
-	try.OK(t, err)
+	f := try.Get(d.Flow(to.d.self, to.serial))(t)
 	return f
 }
 
@@ -185,16 +182,14 @@ func receive(t testing.TB, m *Mailbox, sel []Select) *Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventually.Timeout)
 	defer cancel()
-	msg, err := m.Recv(ctx, sel...)
-	try.OK(t, err)
+	msg := try.Get(m.Recv(ctx, sel...))(t)
 	return msg
 }
 
 // awaitReply waits for the reply to a call.
 func awaitReply(t testing.TB, p Pending) {
 	t.Helper()
-	reply, err := p.Wait(soon(t))
-	try.OK(t, err)
+	reply := try.Get(p.Wait(soon(t)))(t)
 	reply.Release()
 }
 

@@ -161,8 +161,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 		_, err := mine.Recv(soon(t), From(monitored(its)), Tag(8))
 		received <- err
 	}()
-	c, err := mine.RequestBytes(soon(t), flow(t, a, its), 1, nil)
-	try.OK(t, err)
+	c := try.Get(mine.RequestBytes(soon(t), flow(t, a, its), 1, nil))(t)
 	request := requestAt(t, its)
 	go func() {
 		_, err := c.Wait(soon(t))
@@ -217,8 +216,7 @@ func TestContextOfDeadNode(t *testing.T) {
 		}
 		isEmpty(t, mine)
 		w.kill(b)
-		gone, err := mine.Recv(soon(t))
-		try.OK(t, err)
+		gone := try.Get(mine.Recv(soon(t)))(t)
 		if of := monitored(its); !gone.IsGone() || gone.From() != of || !errors.Is(gone.GoneErr(), ErrNodeDead) {
 			t.Errorf("the end of %v: from %v: %v", of, gone.From(), gone.GoneErr())
 		}
@@ -264,8 +262,7 @@ func TestAcceptedLinkOfDeadNode(t *testing.T) {
 		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
 		talk(t, b, a, mine, 1)
 		monitorOf(t, mine, monitored(its), 7)
-		l, err := a.link(b.self)
-		try.OK(t, err)
+		l := try.Get(a.link(b.self))(t)
 		for round := range uint64(3) {
 			await.Store(looks.Load() + 2)
 			resumed := a.Stats().Resumed
@@ -469,8 +466,7 @@ func TestDeadlineIsNoDeath(t *testing.T) {
 			return []string{"tcp://127.0.0.1:1"}, ErrNodeDead
 		}
 	})
-	l, err := a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)})
-	try.OK(t, err)
+	l := try.Get(a.linkOf(linkKey{peer: resource.MakeGID(1, 9, 0)}))(t)
 	try.Fails(l.try(t.Context(), shakeTimeout, time.Now()))(t, ErrNodeDead)
 	if _, err := l.try(lateContext{t.Context()}, shakeTimeout, time.Now()); err == nil || errors.Is(err, ErrGone) {
 		t.Error(err)

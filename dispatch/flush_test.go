@@ -127,8 +127,7 @@ func TestFlushUnreachable(t *testing.T) {
 	inSimulation(t, func(t *testing.T, n *simulated) {
 		a := newWorld().node(t, 1, n.transport()) // knows no address of the peer: the search for it goes on
 		me := box(t, a, 1, 0)
-		f, err := a.Flow(resource.MakeGID(1, 2, 0), 1)
-		try.OK(t, err)
+		f := try.Get(a.Flow(resource.MakeGID(1, 2, 0), 1))(t)
 		for _, n := range []int{10, 10_000, 10} {
 			try.OK(t, f.try(soon(t), 0, n))
 		}
@@ -318,8 +317,7 @@ func TestFlushOfTargets(t *testing.T) {
 		defer w.setGone(nobody, true)       // then a can close
 		stuck := nobody.WithSerial(5)
 		send := func(to resource.GID, sizes ...int) {
-			f, err := a.Flow(to.Context(), to.Serial())
-			try.OK(t, err)
+			f := try.Get(a.Flow(to.Context(), to.Serial()))(t)
 			for _, n := range sizes {
 				try.OK(t, f.try(soon(t), 7, n))
 			}
@@ -357,8 +355,7 @@ func TestCloseNamesTargets(t *testing.T) {
 	a := w.node(t, 1, transports()["tcp"])
 	nobody := resource.MakeGID(1, 3, 0) // has no address
 	for serial := range uint32(5) {
-		f, err := a.Flow(nobody, serial+1)
-		try.OK(t, err)
+		f := try.Get(a.Flow(nobody, serial+1))(t)
 		for range serial + 1 {
 			try.OK(t, f.try(soon(t), 0, 10))
 		}
@@ -435,8 +432,7 @@ func TestForgottenIsNotAwaited(t *testing.T) {
 				c.Undelivered = func(u Undelivered) { t.Errorf("reported: %+v", u) }
 			})
 			me := box(t, a, 1, 0)
-			f, err := a.Flow(nobody, 1)
-			try.OK(t, err)
+			f := try.Get(a.Flow(nobody, 1))(t)
 			for _, n := range []int{10, 3_000, 30_000, 10} {
 				try.OK(t, f.SendAndForget(soon(t), 1, 2, make([]byte, n)))
 			}

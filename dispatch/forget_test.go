@@ -42,8 +42,7 @@ func TestShortLivedResources(t *testing.T) {
 			return
 		}
 		eventually.True(t, "the sender's flows dropped", locked(&f.l.mu, func() bool { return len(f.l.flows) == 1 }))
-		l, err := b.link(a.self)
-		try.OK(t, err)
+		l := try.Get(b.link(a.self))(t)
 		eventually.True(t, "the receiver's accounts dropped", func() bool {
 			_ = f.try(soon(t), 0, 0) // the accounts go with the next frames
 			l.d.progress.Lock()

@@ -101,14 +101,12 @@ func FuzzFrames(f *testing.F) {
 		pool := buffers.New()
 		d := New(Config{Self: resource.MakeGID(3, 4, 0), Pool: pool, Trust: trusting("", "key"), Mailbox: FirstCredit,
 			Resolve: func(context.Context, resource.GID) ([]string, error) { return nil, ErrGone }})
-		box, err := d.Mailbox(1, 0)
-		try.OK(t, err)
+		box := try.Get(d.Mailbox(1, 0))(t)
 		c := &fakeConn{}
 		ep := d.welcome(c).(*endpoint)
 		if linked {
 			ep.endHandshake()
-			l, err := d.link(resource.MakeGID(1, 2, 0))
-			try.OK(t, err)
+			l := try.Get(d.link(resource.MakeGID(1, 2, 0)))(t)
 			l.mu.Lock()
 			try.OK(t, l.bindLocked(ep, c, &wire.Attach{Session: 7, Gen: 1}))
 			l.mu.Unlock()

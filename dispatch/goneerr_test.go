@@ -20,13 +20,11 @@ func TestUnreachableHasReason(t *testing.T) {
 		w.setAddrs(nobody, addr)
 		mine := box(t, d, 1, 0)
 		monitorOf(t, mine, nobody.WithSerial(7), 99)
-		f, err := d.Flow(nobody, 7)
-		try.OK(t, err)
+		f := try.Get(d.Flow(nobody, 7))(t)
 		for range 3 {
 			try.OK(t, f.try(soon(t), 1, 10))
 		}
-		m, err := mine.Recv(soon(t))
-		try.OK(t, err)
+		m := try.Get(mine.Recv(soon(t)))(t)
 		defer m.Release()
 		for what, err := range map[string]error{"monitor": m.GoneErr(), "resource": mine.Flush(soon(t)), "context": d.Flush(soon(t))} {
 			var none *NoConnectionError

@@ -105,8 +105,7 @@ func (h *heirWorld) succeed(t *testing.T, push, before func()) *link {
 		h.part(t)
 	}
 	h.l.giveUp(fmt.Errorf("%w: of a test", ErrUnreachable), past)
-	next, err := h.b.linkOf(h.l.key)
-	try.OK(t, err)
+	next := try.Get(h.b.linkOf(h.l.key))(t)
 	return next
 }
 
@@ -243,8 +242,7 @@ func TestHeldRequestCancelled(t *testing.T) {
 			h := newHeirWorld(t)
 			its := box(t, h.a, 7, FirstCredit)
 			f := h.flow(t, its)
-			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			try.OK(t, err)
+			p := try.Get(h.mine.beginCall(soon(t), f, 5, nil))(t)
 			cancelled := make(chan struct{})
 			cancel := func() {
 				ctx := ended()
@@ -366,8 +364,7 @@ func TestMonitorAfterGivingUp(t *testing.T) {
 	here := h.w.at[h.b.self]
 	h.w.at[h.b.self] = nil
 	h.w.mu.Unlock()
-	stop, err := its.Monitor(soon(t), monitored(h.mine), 99)
-	try.OK(t, err)
+	stop := try.Get(its.Monitor(soon(t), monitored(h.mine), 99))(t)
 	defer stop()
 	h.leads(h.a.Addrs()...)
 	h.hole.end() // the peer dials, with the session that it knows
@@ -390,8 +387,7 @@ func TestHeldRequestReason(t *testing.T) {
 			if when == "in the line" {
 				size = 2 << 20
 			}
-			p, err := h.mine.beginCall(soon(t), f, 5, nil)
-			try.OK(t, err)
+			p := try.Get(h.mine.beginCall(soon(t), f, 5, nil))(t)
 			received, why := make(chan struct{}), make(chan error, 1)
 			go func() {
 				defer close(why)

@@ -63,8 +63,7 @@ func TestReplyLands(t *testing.T) {
 				reply := random(n)
 				dst := bytes.Repeat([]byte{'x'}, n+more)
 				before := a.count.CopiedB.Load()
-				c, err := ma.RequestInto(soon(t), f, 3, asksFor(n), dst)
-				try.OK(t, err)
+				c := try.Get(ma.RequestInto(soon(t), f, 3, asksFor(n), dst))(t)
 				msg, err := c.Wait(soon(t))
 				if err != nil || msg.Tag() != 3 || !bytes.Equal(msg.Bytes(), reply) {
 					t.Fatalf("%d bytes into %d: not the reply: %v", n, len(dst), err)
@@ -193,8 +192,7 @@ func TestLandsThroughCuts(t *testing.T) {
 		for i := 0; r.cuts.Load() > 0; i++ {
 			reply := random(100_000 + i%7*150_000)
 			dst := make([]byte, len(reply))
-			c, err := mb.RequestInto(soon(t), f, 3, asksFor(len(dst)), dst)
-			try.OK(t, err)
+			c := try.Get(mb.RequestInto(soon(t), f, 3, asksFor(len(dst)), dst))(t)
 			msg, err := c.Wait(soon(t))
 			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, reply) {
 				t.Fatal("another reply: ", err)

@@ -33,8 +33,7 @@ func both(t testing.TB, change ...func(*Config)) (a, b *Dispatcher) {
 
 func flowOver(t testing.TB, d *Dispatcher, to *Mailbox, lane Lane) *Flow {
 	t.Helper()
-	f, err := d.FlowOver(to.d.self, to.serial, lane)
-	try.OK(t, err)
+	f := try.Get(d.FlowOver(to.d.self, to.serial, lane))(t)
 	return f
 }
 

@@ -182,8 +182,7 @@ func TestLocalSpinInVirtualTime(t *testing.T) {
 					}
 				}()
 				for range messages {
-					msg, err := mb.Recv(t.Context())
-					try.OK(t, err)
+					msg := try.Get(mb.Recv(t.Context()))(t)
 					msg.Release()
 				}
 			})
@@ -208,8 +207,7 @@ func TestLocalSenderHeldBack(t *testing.T) {
 		})
 		receive := func(count int64) {
 			for range count {
-				msg, err := mb.Recv(ctx)
-				try.OK(t, err)
+				msg := try.Get(mb.Recv(ctx))(t)
 				msg.Release()
 			}
 			synctest.Wait()

@@ -28,8 +28,7 @@ func TestWritable(t *testing.T) {
 	send := func(p []byte) *Message {
 		t.Helper()
 		try.OK(t, flow(t, a, mb).SendBytes(ctx, 1, 0, p))
-		m, err := mb.Recv(ctx)
-		try.OK(t, err)
+		m := try.Get(mb.Recv(ctx))(t)
 		return m
 	}
 	change := func(m *Message, copied bool) {
@@ -38,8 +37,7 @@ func TestWritable(t *testing.T) {
 			t.Errorf("a message of %d bytes: read-only %v", m.Len(), m.ReadOnly())
 		}
 		was := &m.Bytes()[0]
-		p, err := m.Writable()
-		try.OK(t, err)
+		p := try.Get(m.Writable())(t)
 		if m.ReadOnly() || (&p[0] == was) == copied || &p[0] != &m.Bytes()[0] || !bytes.Equal(p, text[:len(p)]) {
 			t.Errorf("a message of %d bytes: %.20q, moved %v", m.Len(), p, &p[0] != was)
 		}
@@ -66,8 +64,7 @@ func TestWritable(t *testing.T) {
 	m.Release()
 	var got []*Message
 	for range many {
-		m, err := mc.Recv(ctx)
-		try.OK(t, err)
+		m := try.Get(mc.Recv(ctx))(t)
 		got = append(got, m)
 	}
 	for _, m := range got {

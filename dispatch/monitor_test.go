@@ -34,8 +34,7 @@ func monitorOf(t testing.TB, m *Mailbox, of resource.GID, tag uint64) (stop func
 // awaitGone receives a message that says that a resource has ended.
 func awaitGone(t testing.TB, m *Mailbox, of resource.GID, tag uint64, sel ...Select) {
 	t.Helper()
-	msg, err := m.Recv(soon(t), sel...)
-	try.OK(t, err)
+	msg := try.Get(m.Recv(soon(t), sel...))(t)
 	defer msg.Release()
 	if !msg.IsGone() || msg.From() != of || msg.Tag() != tag || msg.Len() != 0 {
 		t.Fatalf("a message from %v, tag %d, of %d bytes, gone: %v; want the end of %v, tag %d", msg.From(), msg.Tag(), msg.Len(), msg.IsGone(), of, tag)
@@ -81,8 +80,7 @@ func TestMonitorBehindMessages(t *testing.T) {
 				monitorOf(t, mine, id, 7)
 			}
 			for n := 0; ; n++ {
-				msg, err := mine.Recv(soon(t))
-				try.OK(t, err)
+				msg := try.Get(mine.Recv(soon(t)))(t)
 				isGone := msg.IsGone()
 				msg.Release()
 				if isGone {
@@ -209,8 +207,7 @@ func TestMonitorIsForgotten(t *testing.T) {
 	stop()
 	cancel()
 	try.Fails(three.Monitor(ctx, monitored(its), 1))(t, context.Canceled)
-	l, err := a.link(b.self)
-	try.OK(t, err)
+	l := try.Get(a.link(b.self))(t)
 	eventually.True(t, "the link has no endings", locked(&l.mu, func() bool { return len(l.endings) == 0 }))
 	its.Close()
 	ended, _ := onEnd(t, flow(t, a, its)) // behind any other message that would come
@@ -301,8 +298,7 @@ func TestManyMonitors(t *testing.T) {
 	}
 	seen := make([]bool, len(stops))
 	for range len(stops) / 2 {
-		msg, err := mine.Recv(soon(t))
-		try.OK(t, err)
+		msg := try.Get(mine.Recv(soon(t)))(t)
 		i := msg.Tag()
 		if !msg.IsGone() || seen[i] || i%2 == 0 || msg.From() != monitored(its[i%boxes]) {
 			t.Fatalf("the end of %v, tag %d", msg.From(), i)

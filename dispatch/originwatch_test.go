@@ -95,8 +95,7 @@ func TestDoubtIsForgotten(t *testing.T) {
 		mine, its := box(t, a, 1, 0), box(t, b, 1, 0)
 		f := flow(t, b, mine)
 		ended := func() int {
-			l, err := a.link(b.self)
-			try.OK(t, err)
+			l := try.Get(a.link(b.self))(t)
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return len(l.endings)

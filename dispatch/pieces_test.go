@@ -46,8 +46,7 @@ func fill(p []byte, seed uint64) {
 // noise returns a buffer of n random bytes, with their checksum in the first four.
 func noise(t testing.TB, d *Dispatcher, n int, seed uint64) *buffers.Buffer {
 	t.Helper()
-	b, err := d.Buffer(n)
-	try.OK(t, err)
+	b := try.Get(d.Buffer(n))(t)
 	fill(b.Bytes(), seed+uint64(n))
 	binary.LittleEndian.PutUint32(b.Bytes(), crc32.ChecksumIEEE(b.Bytes()[4:]))
 	return b
@@ -88,8 +87,7 @@ func TestLargerThanConnections(t *testing.T) {
 			}
 		}()
 		for i, n := range sizes {
-			m, err := mb.Recv(ctx)
-			try.OK(t, err)
+			m := try.Get(mb.Recv(ctx))(t)
 			if m.Tag() != uint64(i) || m.Len() != n || !intact(m.Bytes()) {
 				t.Errorf("message %d of %d bytes in place of %d of %d; intact: %v", m.Tag(), m.Len(), i, n, intact(m.Bytes()))
 			}

@@ -37,8 +37,7 @@ func TestPutBackIsBounded(t *testing.T) {
 		for i := range 300 {
 			var held []*Message
 			for range together {
-				msg, err := m.TryRecv(Tag(uint64(i % 2)))
-				try.OK(t, err)
+				msg := try.Get(m.TryRecv(Tag(uint64(i % 2))))(t)
 				held = append(held, msg)
 			}
 			for i := range held {
@@ -52,8 +51,7 @@ func TestPutBackIsBounded(t *testing.T) {
 		var next [2]uint64
 		next[1] = 1
 		for range messages {
-			msg, err := m.Recv(soon(t))
-			try.OK(t, err)
+			msg := try.Get(m.Recv(soon(t)))(t)
 			if n := binary.LittleEndian.Uint64(msg.Bytes()); n != next[n%2] || n%2 != msg.Tag() {
 				t.Fatalf("message %d, want %d", n, next[n%2])
 			}
@@ -81,8 +79,7 @@ func TestPutBackWhileClosed(t *testing.T) {
 		}
 		var msgs []*Message
 		for range 3 {
-			msg, err := m.Recv(soon(t))
-			try.OK(t, err)
+			msg := try.Get(m.Recv(soon(t)))(t)
 			msgs = append(msgs, msg)
 		}
 		try.Fails(other.PutBack(msgs[0]))(t, ErrNotReceived, "to another mailbox")
@@ -116,8 +113,7 @@ func TestPutBackToWaiting(t *testing.T) {
 		for tag := range uint64(2) {
 			try.OK(t, f.SendBytes(t.Context(), 1, tag, []byte("hello")))
 		}
-		msg, err := m.Recv(t.Context(), Tag(1))
-		try.OK(t, err)
+		msg := try.Get(m.Recv(t.Context(), Tag(1)))(t)
 		var p [2]byte
 		try.OK(t, errOf(msg.Read(p[:])))
 		got := make(chan *Message)

@@ -31,8 +31,7 @@ func TestMessageReader(t *testing.T) {
 			recv := func() *Message {
 				t.Helper()
 				try.OK(t, f.SendBytes(ctx, 1, 0, want))
-				m, err := mb.Recv(ctx)
-				try.OK(t, err)
+				m := try.Get(mb.Recv(ctx))(t)
 				return m
 			}
 			m := recv()

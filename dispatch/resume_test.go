@@ -45,8 +45,7 @@ func newRelay(t *testing.T, to string, after int64, cuts int32) *relay {
 // startRelay starts r, which makes the given number of cuts.
 func startRelay(t *testing.T, to string, r *relay, cuts int32) *relay {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	_, host, _ := strings.Cut(to, "://")
 	r.ln, r.to = ln, host
 	r.cuts.Store(cuts)
@@ -278,8 +277,7 @@ func TestUnauthenticated(t *testing.T) {
 		append([]byte{0xff, 0xff, 0xff, 0xff, 1}, make([]byte, 100)...),
 		append([]byte{0, 0, 0, 0x70, 1, 0, 0, 0}, make([]byte, 100)...),
 	} {
-		c, err := net.Dial("tcp", addr)
-		try.OK(t, err)
+		c := try.Get(net.Dial("tcp", addr))(t)
 		_, _ = c.Write(junk)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if n, err := io.Copy(io.Discard, c); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {

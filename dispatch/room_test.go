@@ -156,8 +156,7 @@ func sentFrames(c *fakeConn) (fs []subsys.Frame) {
 func TestRoomAfterTheEnd(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	mb := box(t, d, 1, 0)
-	l, err := d.link(resource.MakeGID(1, 2, 0))
-	try.OK(t, err)
+	l := try.Get(d.link(resource.MakeGID(1, 2, 0)))(t)
 	l.endLink(ErrUnreachable)
 	l.closeAccounts()
 	d.progress.Lock()

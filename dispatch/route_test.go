@@ -493,8 +493,7 @@ func TestLinkWithinProcess(t *testing.T) {
 	w.listenToo(t, a, tcp.New())
 	w.listenToo(t, b, tcp.New())
 	exchange(t, a, box(t, b, 1, 0), 1, 10)
-	l, err := a.link(b.self)
-	try.OK(t, err)
+	l := try.Get(a.link(b.self))(t)
 	if !l.isBest(l.routes(), b.Addrs(), nil) {
 		t.Errorf("of %v the link looks for a better route than %+v", b.Addrs(), l.route())
 	}

@@ -82,8 +82,7 @@ func TestSelectAllocs(t *testing.T) {
 	a, sum := id(1), uint64(0)
 	if n := testing.AllocsPerRun(100, func() {
 		for _, sel := range [][]Select{{}, {From(a)}, {Tag(1)}, {From(a), Tag(1)}, {Tags(1, 3)}, {TagMask(3, 1), From(a)}} {
-			f, err := merge(sel, new(Select))
-			try.OK(t, err)
+			f := try.Get(merge(sel, new(Select)))(t)
 			sum += f.first
 		}
 	}); n > 0 {

@@ -35,8 +35,7 @@ func newCut(t *testing.T, serial uint32, change ...func(*Config)) *cut {
 	c.h = newRelay(t, c.away.Addrs()[0], 1<<62, 0)
 	c.w.setAddrs(c.away.self, "tcp://"+c.h.ln.Addr().String())
 	if serial&Bounded != 0 {
-		m, err := c.away.BoundedMailbox(serial, 1<<20, 0)
-		try.OK(t, err)
+		m := try.Get(c.away.BoundedMailbox(serial, 1<<20, 0))(t)
 		c.its = m
 	} else {
 		c.its = box(t, c.away, serial, 0)
@@ -102,8 +101,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 							talkSize(t, c.me, c.its, 100<<10)
 						}
 					}
-					stop, err := c.mine.Monitor(soon(t), monitored(c.its), 99)
-					try.OK(t, err)
+					stop := try.Get(c.mine.Monitor(soon(t), monitored(c.its), 99))(t)
 					defer stop()
 					eventually.True(t, "idle again", f.idle)
 					c.part(t, ErrUnreachable)
@@ -111,8 +109,7 @@ func TestGivenUpWhileIdle(t *testing.T) {
 						try.OK(t, f.try(soon(t), uint64(i), n))
 					}
 					if first != "the idle context dials" {
-						b, err := c.away.Flow(c.me.self, c.mine.serial)
-						try.OK(t, err)
+						b := try.Get(c.away.Flow(c.me.self, c.mine.serial))(t)
 						try.OK(t, b.try(soon(t), 5, 1))
 						take(t, c.mine, Tag(5))
 					}
@@ -154,15 +151,12 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 			}
 			c := newCut(t, 7)
 			f := flow(t, c.me, c.its)
-			lost, err := c.mine.RequestBytes(soon(t), f, 1, nil)
-			try.OK(t, err)
-			m, err := c.its.Recv(soon(t))
-			try.OK(t, err)
+			lost := try.Get(c.mine.RequestBytes(soon(t), f, 1, nil))(t)
+			m := try.Get(c.its.Recv(soon(t)))(t)
 			defer m.Release()
 			eventually.True(t, "the request is acknowledged", f.idle)
 			c.part(t, why)
-			p, err := c.mine.RequestBytes(soon(t), f, 2, make([]byte, size))
-			try.OK(t, err)
+			p := try.Get(c.mine.RequestBytes(soon(t), f, 2, make([]byte, size)))(t)
 			c.isWritten(t)
 			c.heal()
 			try.Fails(lost.Wait(soon(t)))(t, ErrUnreachable, "the call whose reply is lost")
@@ -189,8 +183,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 // message of the peer afterwards, although that was written to a connection that was dead.
 func TestGivenUpByTimer(t *testing.T) {
 	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
-	nowhere, err := net.Listen("tcp", "127.0.0.1:0")
-	try.OK(t, err)
+	nowhere := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	nowhere.Close()
 	c.w.setAddrs(c.me.self, "tcp://"+nowhere.Addr().String())
 	c.h.swallows.Store(true)
@@ -200,12 +193,10 @@ func TestGivenUpByTimer(t *testing.T) {
 		l.mu.Unlock()
 	})
 	eventually.True(t, "the session is given up", func() bool { return c.away.formerOf(linkKey{peer: c.me.self}) != wire.Past{} })
-	p, err := c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello"))
-	try.OK(t, err)
+	p := try.Get(c.mine.RequestBytes(soon(t), flow(t, c.me, c.its), 1, []byte("hello")))(t)
 	c.isWritten(t)
 	c.heal()
-	m, err := c.its.Recv(soon(t))
-	try.OK(t, err)
+	m := try.Get(c.its.Recv(soon(t)))(t)
 	try.OK(t, c.its.ReplyBytes(soon(t), m, []byte("yes")))
 	m.Release()
 	awaitReply(t, p)

@@ -34,8 +34,7 @@ func TestLandingBeyondMemory(t *testing.T) {
 		go replies(t, ma)
 		for range 3 {
 			clear(dst)
-			c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst)
-			try.OK(t, err)
+			c := try.Get(mb.RequestInto(soon(t), flow(t, b, ma), 3, asksFor(len(want)), dst))(t)
 			msg, err := c.Wait(soon(t))
 			if err != nil || !lies(msg, dst) || !bytes.Equal(dst, want) {
 				t.Fatalf("not the reply: %v", err)
@@ -95,8 +94,7 @@ func TestNeverHeld(t *testing.T) {
 			replied <- ma.Reply(soon(t), msg, large)
 			msg.Release()
 		}()
-		c, err := mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?"))
-		try.OK(t, err)
+		c := try.Get(mb.RequestBytes(soon(t), flow(t, b, ma), 4, []byte("?")))(t)
 		try.Fails(c.Wait(soon(t)))(t, ErrTooLarge, "a call whose reply is too large")
 		try.Fails(<-replied)(t, ErrTooLarge, "a reply")
 		try.Check(t, f.try(soon(t), 5, 2<<20))
@@ -113,10 +111,8 @@ func TestLandingTakenBackBeyondMemory(t *testing.T) {
 		ma, mb := box(t, a, 1, 0), box(t, b, 2, 0)
 		talk(t, a, b, mb, 1)
 		dst := make([]byte, 12<<20)
-		c, err := mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst)
-		try.OK(t, err)
-		request, err := ma.Recv(soon(t))
-		try.OK(t, err)
+		c := try.Get(mb.RequestInto(soon(t), flow(t, b, ma), 3, nil, dst))(t)
+		request := try.Get(ma.Recv(soon(t)))(t)
 		ctx, cancel := context.WithCancel(soon(t))
 		waited := make(chan error, 1)
 		go func() { _, err := c.Wait(ctx); waited <- err }()
@@ -149,7 +145,6 @@ func TestIdleSendersLeaveMemory(t *testing.T) {
 		in := &inflow{from: l, l: l, dst: 1, mb: mb}
 		try.OK(t, in.checkCredit(0))
 	}
-	b, err := d.Buffer(600 << 10)
-	try.OK(t, err)
+	b := try.Get(d.Buffer(600 << 10))(t)
 	b.Release()
 }

@@ -168,8 +168,7 @@ func TestTrySendAllocs(t *testing.T) {
 		f := flow(t, a, mb)
 		try.OK(t, f.tries(t, 1, 60_000))
 		try.OK(t, a.Flush(soon(t)))
-		p, err := a.Buffer(60_000)
-		try.OK(t, err)
+		p := try.Get(a.Buffer(60_000))(t)
 		defer p.Release()
 		if n := testing.AllocsPerRun(1000, func() {
 			if err := f.TrySend(1, 1, p); err != ErrFull {
