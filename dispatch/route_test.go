@@ -21,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -84,7 +85,7 @@ func talk(t testing.TB, from, to *Dispatcher, mb *Mailbox, tag uint64) {
 // travels tries nothing. See also TestPortLater.
 func TestBetterRouteLater(t *testing.T) {
 	w := newWorld()
-	var log logged
+	var log logged.Log
 	a := w.node(t, 1, tcp.New(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	b := w.node(t, 2, tcp.New())
 	c := w.node(t, 3, tcp.New())
@@ -119,24 +120,6 @@ func TestBetterRouteLater(t *testing.T) {
 	if n := strings.Count(log.String(), "no memory today"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, &log)
 	}
-}
-
-// logged keeps the lines that were logged.
-type logged struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // If nothing travels over a link, it tries no better route; when frames travel again, it does.
