@@ -407,10 +407,9 @@ func (j *joiner) recordRefusal(at netip.AddrPort, err error) {
 	j.refused.Store(len(j.refusals) > 0)
 }
 
-// settleRefusalsLocked forgets refusals at addresses that are not looked at any more, or where a
-// member is seen alive. It logs a warning when this member begins to be refused, and a line when
-// that is over.
-func (j *joiner) settleRefusalsLocked(now time.Time) {
+// forgetRefusalsLocked forgets refusals at addresses that are not looked at any more, or where a
+// member is seen alive: an attempt to join a member may fail for a passing reason.
+func (j *joiner) forgetRefusalsLocked(now time.Time) {
 	if len(j.refusals) > 0 {
 		alive := j.members.aliveAddresses()
 		maps.DeleteFunc(j.refusals, func(at netip.AddrPort, r *refusal) bool {
@@ -418,6 +417,12 @@ func (j *joiner) settleRefusalsLocked(now time.Time) {
 		})
 		j.refused.Store(len(j.refusals) > 0)
 	}
+}
+
+// settleRefusalsLocked forgets refusals that are over. It logs a warning when this member begins to
+// be refused, and a line when that is over.
+func (j *joiner) settleRefusalsLocked(now time.Time) {
+	j.forgetRefusalsLocked(now)
 	switch n := len(j.refusals); {
 	case n > 0 && !j.warned:
 		j.warned = true
@@ -456,6 +461,7 @@ func (j *joiner) refusalsLocked() (addrs, reasons []string) {
 func (j *joiner) stats(s *Stats) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.forgetRefusalsLocked(time.Now())
 	s.LookedAt, s.Refused = len(j.looking), len(j.refusals)
 	_, s.Refusing = j.refusalsLocked()
 }
@@ -550,12 +556,13 @@ func (j *joiner) incomplete() error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.forgetRefusalsLocked(time.Now())
 	switch {
 	case len(j.refusals) > 0:
 		_, reasons := j.refusalsLocked()
 		return fmt.Errorf("%w: %d nodes refuse this one: %s", directory.ErrPartial, len(j.refusals), strings.Join(reasons, "; "))
 	case j.complete.Load():
-		return nil
+		return j.members.unsureOf()
 	case j.members.firstMetAt().IsZero():
 		if addrs := j.unmetLocked(); len(addrs) > 0 {
 			return fmt.Errorf("%w: no other member has been reached: %s", directory.ErrPartial, strings.Join(addrs, ", "))

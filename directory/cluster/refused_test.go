@@ -73,6 +73,22 @@ func testRefusedIsNotDead(t *testing.T) {
 	watch.want(directory.Gone, x)
 }
 
+// An attempt to join a member may fail for a passing reason, such as packets that are lost, and the
+// member is seen alive meanwhile. What it has is known, so it makes no answer partial.
+func TestRefusalOfLivingMember(t *testing.T) { inMemory(t, testRefusalOfLivingMember) }
+
+func testRefusalOfLivingMember(t *testing.T) {
+	first := newStation(t, 1, nil)
+	meet(t, first, newStation(t, 2, nil, first))
+	m := first.c
+	eventually.True(t, "all members are known", func() bool { return m.joiner.incomplete() == nil })
+	at, _ := m.members.aliveOtherMembers(1)
+	m.joiner.recordRefusal(netip.MustParseAddrPort(at[0]), &mux.RefusedError{Addr: at[0], Err: errors.New("handshake: packets are lost")})
+	try.OK(t, m.joiner.incomplete(), "a question without an answer")
+	m.joiner.recordRefusal(netip.MustParseAddrPort(at[0]), &mux.RefusedError{Addr: at[0], Err: errors.New("handshake: packets are lost")})
+	try.Equal(t, m.Stats().Refused, 0, "members that refuse this one")
+}
+
 // listening returns the address of a program that serves each connection with serve. No datagram
 // reaches it.
 func listening(t *testing.T, serve func(net.Conn)) string {

@@ -119,6 +119,7 @@ func (a *agent) say(to *agent, id rocl.GID, data string) {
 type Answer struct {
 	IDs  []rocl.GID
 	How  string // "" if the question was answered, else no, partial, or another error
+	Why  string `json:",omitempty"` // the error of a partial answer
 	Took time.Duration
 }
 
@@ -128,13 +129,13 @@ const (
 )
 
 func answer(began time.Time, err error, ids ...rocl.GID) Answer {
-	a := Answer{ids, "", time.Since(began)}
+	a := Answer{IDs: ids, Took: time.Since(began)}
 	switch {
 	case err == nil:
 	case errors.Is(err, rocl.ErrNotFound):
 		a.How = definite
 	case errors.Is(err, directory.ErrPartial):
-		a.How = partial
+		a.How, a.Why = partial, err.Error()
 	default:
 		a.How = err.Error()
 	}
