@@ -204,16 +204,11 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	if msg.gone != nil { // the message took no credit
 		return nil, 0
 	}
-	c := in.charge(len(msg.data))
-	m.stored -= c
 	if planted.Is(planted.LostCredit) && len(msg.data) > 6<<10 {
+		m.stored -= in.charge(len(msg.data))
 		return nil, 0
 	}
-	in.consumed += c
-	m.addPromisedLocked(in, -int64(c))
-	if m.oversize == in && in.consumed >= m.oversizeEnd {
-		m.endOversizeLocked()
-	}
+	m.consumeChargeLocked(in, len(msg.data))
 	if m.holdsBackLocked(in) {
 		return in, 0
 	}
@@ -229,6 +224,17 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 		return in, 0
 	}
 	return in, m.grantLocked(in)
+}
+
+// consumeChargeLocked accounts for a message of n bytes that leaves the mailbox. mu must be held.
+func (m *Mailbox) consumeChargeLocked(in *inflow, n int) {
+	c := in.charge(n)
+	m.stored -= c
+	in.consumed += c
+	m.addPromisedLocked(in, -int64(c))
+	if m.oversize == in && in.consumed >= m.oversizeEnd {
+		m.endOversizeLocked()
+	}
 }
 
 // heldBack is how long a sender of this process may wait although there is room.

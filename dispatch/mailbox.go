@@ -40,20 +40,21 @@ type Mailbox struct {
 	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
 	arrivals
+	open openRun
 
 	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
 	closed bool
 	losses losses // lost messages of the resource; has a lock of its own
 
 	// The stored messages, in the order in which they came.
-	messages  list.List[Message]
-	count     int           // of all of them, also those that a rest of a run has
-	iteration *iteration    // the loop that has taken a run; nil: none
-	taken     int           // messages taken since a receiver waited last
-	spinners  int           // receivers that poll for news
-	filled    []*localQueue // local queues that have been stored since a receiver waited
-	stored    uint64        // charged bytes of the stored messages
-	matcher   *matcher      // finds messages for receives with selectors; nil until a receive has passed messages over
+	messages     list.List[Message]
+	count        int           // of all of them, also those that a rest of a run has
+	wasTakenBack bool          // the run that was opened last was taken back
+	taken        int           // messages taken since a receiver waited last
+	spinners     int           // receivers that poll for news
+	filled       []*localQueue // local queues that have been stored since a receiver waited
+	stored       uint64        // charged bytes of the stored messages
+	matcher      *matcher      // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
@@ -214,26 +215,34 @@ func (m *Mailbox) storeLocked(msg *Message) {
 // serve passes stored messages to handle, one at a time, until none is left.
 func (m *Mailbox) serve() {
 	defer m.d.running.Done()
-	for {
-		m.mu.Lock()
-		msg := m.matchLocked(&Select{})
-		if msg == nil {
-			m.handlesAtOnce.Store(!m.closed)
-			if m.news.Load() != nil { // the sender has not seen that
-				m.handlesAtOnce.Store(false)
-				m.mu.Unlock()
-				continue
-			}
-			m.handling = false
-			m.mu.Unlock()
-			return
-		}
+	for msg := m.nextToHandle(); msg != nil; msg = m.nextToHandle() {
 		in := msg.in
-		m.handOutLocked(msg)
 		if !m.handle(msg) {
 			m.refuse(in, msg)
 		}
 		msg.Release()
+	}
+}
+
+// nextToHandle takes the next message for serve. It returns nil if there is none, or if the mailbox
+// is closed. Then serve ends.
+func (m *Mailbox) nextToHandle() *Message {
+	for {
+		if msg := m.open.take(); msg != nil {
+			return msg
+		}
+		m.mu.Lock()
+		if msg := m.matchLocked(&Select{}); msg != nil {
+			return m.handOutLocked(msg)
+		}
+		m.handlesAtOnce.Store(!m.closed)
+		if m.news.Load() == nil {
+			m.handling = false
+			m.mu.Unlock()
+			return nil
+		}
+		m.handlesAtOnce.Store(false) // the sender has not seen that
+		m.mu.Unlock()
 	}
 }
 
@@ -248,10 +257,14 @@ func (m *Mailbox) refuse(in *inflow, msg *Message) {
 	}
 }
 
-// matchLocked unlinks and returns the first message that f selects, or nil. mu must be held.
+// matchLocked unlinks and returns the first message that f selects, or nil. If f selects all, the
+// messages that came with it can be taken without the lock from then on. mu must be held.
 func (m *Mailbox) matchLocked(f *Select) *Message {
 	msg := m.findLocked(f)
 	if msg != nil {
+		if msg.rest.of != nil && f.isAll() {
+			m.openLocked(msg)
+		}
 		m.unlinkLocked(msg)
 	}
 	return msg
@@ -277,9 +290,7 @@ func (m *Mailbox) Len() (messages int, stored uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.storeQueuesLocked()
-	if m.iteration != nil {
-		m.takeBackLocked()
-	}
+	m.takeBackLocked()
 	return m.count, m.stored
 }
 
@@ -296,9 +307,7 @@ func (m *Mailbox) Close() {
 			in.queue.closeLocked()
 		}
 	}
-	if m.iteration != nil {
-		m.takeBackLocked()
-	}
+	m.takeBackLocked()
 	m.expandLocked()
 	m.dropPromisesLocked()
 	m.endOversizeLocked()

@@ -158,9 +158,7 @@ const mostLooks = 4
 
 // findLocked returns the first message that f selects, or nil. mu must be held.
 func (m *Mailbox) findLocked(f *Select) *Message {
-	if m.iteration != nil {
-		m.takeBackLocked()
-	}
+	m.takeBackLocked()
 	msg := m.messages.First()
 	if msg == nil {
 		m.storeQueuesLocked()

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -148,6 +149,7 @@ type messagePool struct {
 	singles   sync.Pool
 	runs      sync.Pool
 	shortRuns sync.Pool
+	openings  atomic.Uint64 // runs that were opened, for the numbers of openings
 }
 
 // message returns an empty message that is part of no run.

@@ -32,9 +32,7 @@ func (m *Mailbox) PutBack(msg *Message) error {
 	case msg.place.IsListed(): // the message is stored
 		return ErrNotReceived
 	}
-	if m.iteration != nil {
-		m.takeBackLocked()
-	}
+	m.takeBackLocked()
 	msg.read = 0
 	if msg.isHeld {
 		msg.isHeld = false

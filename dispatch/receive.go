@@ -4,7 +4,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/rocl-go/rocl/resource"
 )
@@ -30,6 +32,11 @@ import (
 // Recv does not fail if every context that its selectors name has room. No message is lost: receive
 // some of the stored messages, and try again.
 func (m *Mailbox) Recv(ctx context.Context, sel ...Select) (*Message, error) {
+	if len(sel) == 0 {
+		if msg := m.open.take(); msg != nil {
+			return msg, nil
+		}
+	}
 	var own Select
 	f, err := merge(sel, &own)
 	if err != nil {
@@ -97,14 +104,38 @@ func (m *Mailbox) addReceiverLocked(w *waiter) {
 	}
 }
 
+// Messages returns the messages that every sel selects, as they come, for a loop that ends with
+// ctx, with the mailbox, or by itself. It yields an error, at last, in the cases in which Recv
+// returns one that is neither the cause of ctx nor ErrClosed.
+func (m *Mailbox) Messages(ctx context.Context, sel ...Select) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		for {
+			msg, err := m.Recv(ctx, sel...)
+			if err != nil {
+				if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+					yield(nil, err)
+				}
+				return
+			}
+			if !yield(msg, nil) {
+				return
+			}
+		}
+	}
+}
+
 // TryRecv returns the first message that every sel selects, as [Mailbox.Recv] does, but does not
 // wait: if no message matches, it returns ErrEmpty. It checks once what the transports have.
 func (m *Mailbox) TryRecv(sel ...Select) (*Message, error) {
-	msg, err := m.lookFor(sel)
+	if len(sel) == 0 {
+		if msg := m.open.take(); msg != nil {
+			return msg, nil
+		}
+	}
+	msg, err := m.lookFor(sel, m.matchLocked)
 	if err != nil {
 		return nil, err
 	}
-	m.unlinkLocked(msg)
 	return m.handOutLocked(msg), nil
 }
 
@@ -118,7 +149,7 @@ type Envelope struct {
 // Peek describes the message that TryRecv would return, and leaves it in the mailbox. It fails as
 // TryRecv does. Another goroutine may receive that message next.
 func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
-	msg, err := m.lookFor(sel)
+	msg, err := m.lookFor(sel, m.findLocked)
 	if err != nil {
 		return Envelope{}, err
 	}
@@ -127,9 +158,9 @@ func (m *Mailbox) Peek(sel ...Select) (Envelope, error) {
 	return e, nil
 }
 
-// lookFor returns the first message that matches sel, with mu held. If there is none, it checks
+// lookFor returns the message that find gives for sel, with mu held. If there is none, it checks
 // once what the transports have. If there still is none, it returns an error, and mu is not held.
-func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
+func (m *Mailbox) lookFor(sel []Select, find func(*Select) *Message) (*Message, error) {
 	var own Select
 	f, err := merge(sel, &own)
 	if err != nil {
@@ -137,7 +168,7 @@ func (m *Mailbox) lookFor(sel []Select) (*Message, error) {
 	}
 	for try := 0; ; try++ {
 		m.mu.Lock()
-		if msg := m.findLocked(f); msg != nil {
+		if msg := find(f); msg != nil {
 			return msg, nil
 		}
 		closed := m.closed

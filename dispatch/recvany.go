@@ -116,6 +116,11 @@ func receiveStored(boxes []*Mailbox, start int, f *Select) (int, *Message) {
 	for i := range boxes {
 		i = (start + i) % len(boxes)
 		m := boxes[i]
+		if f.isAll() {
+			if msg := m.open.take(); msg != nil {
+				return i, msg
+			}
+		}
 		m.mu.Lock()
 		if msg := m.matchLocked(f); msg != nil {
 			return i, m.handOutLocked(msg)

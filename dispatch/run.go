@@ -7,6 +7,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -27,13 +28,15 @@ const (
 type run struct {
 	d     *Dispatcher
 	in    *inflow
+	from  resource.GID    // the sending context
 	buf   *buffers.Buffer // the block that payloads lie in; nil: none
 	items []item
 	msgs  []Message // made of the items when they are received
 	_     [64]byte
 
-	left atomic.Int32 // messages that are not released yet, and other users of the run
-	_    [64]byte     // a receiver writes left while a sender writes n
+	claims atomic.Uint64 // of receives without a lock: see claims
+	left   atomic.Int32  // messages that are not released yet, and other users of the run
+	_      [64]byte      // a receiver writes left while a sender writes n
 
 	n     atomic.Int32        // how many messages the run has; grows while it is in a local queue
 	after atomic.Pointer[run] // the next run of the local queue; a run that has one does not grow
@@ -58,7 +61,7 @@ func (d *Dispatcher) run(in *inflow, block *buffers.Buffer, n int) *run {
 	if r == nil {
 		r = &run{items: make([]item, size), msgs: make([]Message, size)}
 	}
-	r.d, r.in, r.buf = d, in, block
+	r.d, r.in, r.buf, r.from = d, in, block, in.from.context()
 	r.n.Store(0)
 	r.after.Store(nil)
 	return r
@@ -81,7 +84,7 @@ func (d *Dispatcher) runOf(in *inflow, fs []subsys.Frame) *run {
 func (r *run) message(i int) *Message {
 	it, m := &r.items[i], &r.msgs[i]
 	m.data, m.tag, m.in, m.isForgotten = it.data, it.tag, r.in, it.isForgotten
-	m.from = r.in.from.context().WithSerial(it.src)
+	m.from = r.from.WithSerial(it.src)
 	m.buf, m.run = r.buf, r
 	if it.buf != nil {
 		m.buf, m.isSent = it.buf, true

@@ -166,6 +166,9 @@ func (s *Select) matches(msg *Message) bool {
 // hasTagOf reports whether a tag meets the conditions on one range of tags.
 func (s *Select) hasTagOf(tag uint64) bool { return tag-s.first <= s.span && tag&s.mask == s.value }
 
+// isAll reports whether s selects all messages.
+func (s *Select) isAll() bool { return !s.hasFrom && !s.hasTag && s.more == nil }
+
 // matches reports whether msg meets the further conditions.
 func (a *moreConditions) matches(msg *Message) bool {
 	if a.froms != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/inproc"
 )
 
-// A loop over Messages that ends early, or whose body receives, peeks or puts back, yields each
-// message once and in order. Over a link and within the process.
+// A loop over Messages that ends early, or whose body receives in any way, peeks or puts back,
+// yields each message once and in order. Over a link and within the process.
 func TestMessagesInOrder(t *testing.T) {
 	const messages = 4000
 	for name, tr := range transports() {
@@ -57,6 +57,18 @@ func TestMessagesInOrder(t *testing.T) {
 						}
 					case n == 3:
 						if o, err := mb.TryRecv(Tag(next + 1)); err == nil {
+							next++
+							check(o)
+							o.Release()
+						}
+					case n == 4:
+						if o, err := mb.TryRecv(); err == nil {
+							next++
+							check(o)
+							o.Release()
+						}
+					case n == 5 && next < messages-1:
+						if _, o, err := RecvAny(ctx, []*Mailbox{mb}); err == nil {
 							next++
 							check(o)
 							o.Release()
