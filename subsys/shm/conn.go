@@ -232,6 +232,9 @@ func (c *conn) canRead() bool {
 func (c *conn) look() (frames int) {
 	c.back.write(c)
 	came := c.canRead()
+	if !came {
+		c.back.tell(c)
+	}
 	// A goroutine waits for records, but not for returned loans. So if a record has come, the line
 	// of the returns is not read: the peer writes that line soon after it has published.
 	o := &c.out

@@ -106,8 +106,9 @@ type returns struct {
 	lost  [maxLoans / 64]atomic.Uint64 // returned loans that a third process may still read
 	ended atomic.Bool                  // no further loan is accepted
 
-	mu      lock.Mutex[levelReturns] // held while loans are given back to the peer
-	written uint64                   // loans given back since the start
+	isUntold atomic.Bool              // loans were given back, and the peer was not woken for them
+	mu       lock.Mutex[levelReturns] // held while loans are given back to the peer
+	written  uint64                   // loans given back since the start
 
 	// One for the open conn, and one for each arena. While it is not 0, the peer's memory may be
 	// read.
@@ -123,7 +124,8 @@ func (levelReturns) Depth() (int, string) { return 130, "shm returns" }
 //
 // The peer polls the words in which loans are given back, so a write to them costs as much as a
 // message. They are written when there is time: after the next frame is sent, at the next look at
-// records, or before this context becomes idle. If it is idle now, they are written at once.
+// records, or before this context becomes idle. If it is idle now, they are written at once. A peer
+// that is idle is woken for them when no more records come from it.
 func (b *borrowed) Return(isAbandoned bool) {
 	c, a := b.conn, b.arena.Load()
 	b.arena.Store(nil) // before the peer may lend the number again
@@ -140,6 +142,7 @@ func (r *returns) add(c *conn, loan uint32) {
 	r.owed.Store(true) // set before isIdle is read: the progress goroutine checks owed after it has set isIdle
 	if r.ended.Load() || c.port.isIdle.Load() {
 		r.write(c)
+		r.tell(c)
 	}
 }
 
@@ -154,7 +157,6 @@ func (r *returns) write(c *conn) {
 	if !r.owed.Swap(false) {
 		return
 	}
-	before := r.written
 	for i := range r.which {
 		if r.which[i].Load() == 0 {
 			continue
@@ -169,9 +171,15 @@ func (r *returns) write(c *conn) {
 			}
 			c.mine.giveBack(r.written, loan)
 			r.written++
+			r.isUntold.Store(true)
 		}
 	}
-	if r.written != before {
+}
+
+// tell wakes the peer's context if it is idle and loans were given back since the last time. A peer
+// that sends sees them anyway.
+func (r *returns) tell(c *conn) {
+	if r.isUntold.Load() && r.isUntold.Swap(false) {
 		c.ring()
 	}
 }
@@ -183,6 +191,7 @@ func (r *returns) end(c *conn) {
 	}
 	r.ended.Store(true) // before write: from here on Return calls write itself
 	r.write(c)
+	r.tell(c)
 	r.drop(c)
 }
 
