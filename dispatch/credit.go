@@ -208,7 +208,7 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 		m.stored -= in.charge(len(msg.data))
 		return nil, 0
 	}
-	m.consumeChargeLocked(in, len(msg.data))
+	m.consumeChargeLocked(in, in.charge(len(msg.data)))
 	if m.holdsBackLocked(in) {
 		return in, 0
 	}
@@ -226,9 +226,8 @@ func (m *Mailbox) consumeLocked(msg *Message) (grantee *inflow, grant uint64) {
 	return in, m.grantLocked(in)
 }
 
-// consumeChargeLocked accounts for a message of n bytes that leaves the mailbox. mu must be held.
-func (m *Mailbox) consumeChargeLocked(in *inflow, n int) {
-	c := in.charge(n)
+// consumeChargeLocked accounts for messages with a charge that leave the mailbox. mu must be held.
+func (m *Mailbox) consumeChargeLocked(in *inflow, c uint64) {
 	m.stored -= c
 	in.consumed += c
 	m.addPromisedLocked(in, -int64(c))

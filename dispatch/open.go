@@ -63,9 +63,11 @@ func (m *Mailbox) openLocked(first *Message) {
 	first.rest = rest{}
 	m.count -= int(r.to - r.at)
 	m.taken += int(r.to - r.at)
+	c := uint64(0)
 	for i := r.at; i < r.to; i++ {
-		m.consumeChargeLocked(r.of.in, len(r.of.items[i].data))
+		c += r.of.in.charge(len(r.of.items[i].data))
 	}
+	m.consumeChargeLocked(r.of.in, c)
 	number := m.d.openings.Add(1)
 	r.of.claims.Store(uint64(newClaims(number, r)))
 	m.open.number.Store(number)

@@ -200,11 +200,16 @@ func (m *Mailbox) dense(msg *Message) *Message {
 
 // keepDense is Mailbox.dense for all messages of a run that nothing has been taken from.
 func (r *run) keepDense() {
-	bytes, n := 0, int(r.n.Load())
+	n := int(r.n.Load())
+	kept := r.buf.Footprint(r.d.cfg.Pool) - 2*overhead*n
+	if kept <= 0 {
+		return
+	}
+	bytes := 0
 	for i := range n {
 		bytes += len(r.items[i].data)
 	}
-	if r.buf.Footprint(r.d.cfg.Pool) <= 2*(bytes+overhead*n) {
+	if kept <= 2*bytes {
 		return
 	}
 	b, err := r.d.cfg.Pool.GetReserved(bytes)
