@@ -224,7 +224,13 @@ func inCalls(p *pair, c *comparison) (rows []*Result) {
 		region := must(p.ep.Expose(bulk.ReadWrite, bulk.Bytes(memory)))
 		transfers := func(name string) loop {
 			return p.calling("calls-bulk", func(c *caller, n int, t *times) {
+				if clear(memory); name == bulkRead {
+					fillCounting(memory)
+				}
 				t.round(n, func() { must(rpc.Call[bulk.Handle, struct{}](c.ctx, c.client, c.server, name, region.Handle())) })
+				if memory[size-1] != byte(size-1) { // the handler writes what it has read before
+					check(errors.New("the memory of the caller has other bytes than expected"))
+				}
 			})
 		}
 		bare, what := p.trips("echo", p.trip(64)), "a message of 64 bytes there and back"
@@ -234,9 +240,6 @@ func inCalls(p *pair, c *comparison) (rows []*Result) {
 		}
 		count := p.o.count * min(max(16<<20/size, 1), 250)
 		t := measure(p.o.rounds, count, bare, transfers(bulkRead), transfers(bulkWrite))
-		if memory[size-1] != byte(size-1) {
-			check(errors.New("a handler has not written the caller's memory"))
-		}
 		for i, name := range []string{"bulk read in a call", "bulk write in a call"} {
 			r := p.result(c, t[i+1], t[0])
 			r.Bench, r.Size, r.Count, r.What = name, size, p.o.rounds*count, what
@@ -311,13 +314,19 @@ func (p *pair) consume(h bulk.Handle, reads bool, opts ...bulk.Option) {
 	p.summed.Add(summed)
 }
 
+// clientSizes returns how many bytes each client has, and in how much memory.
+func clientSizes(full bool) (size, memory int) {
+	if full {
+		return bulkTable, bulkLarge
+	}
+	return bulkLarge, bulkLarge / 4
+}
+
 // clients measures how fast one process pulls from several at the same time, the same number of
 // bytes from each. It compares that with pulling as many bytes from one.
 func clients(p *pair, c *comparison) (rows []*Result) {
-	counts, size, memory := []int{4, 16, 64}, bulkLarge, bulkLarge/4
-	if p.o.full {
-		size, memory = bulkTable, bulkLarge
-	}
+	counts := []int{4, 16, 64}
+	size, memory := clientSizes(p.o.full)
 	var origins []*origin
 	for range counts[len(counts)-1] {
 		origins = append(origins, p.origin(size, memory, p.Transport == "shm"))
