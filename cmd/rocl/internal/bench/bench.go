@@ -334,7 +334,7 @@ func measureTable(ctx context.Context, w io.Writer, rounds int, isJSON, markdown
 	if isJSON {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "\n%v. All of it took %v.\n", verdicts, time.Since(start).Round(time.Second))
+	_, err := fmt.Fprintf(w, "\n%v.\nAll of it took %v.\n", verdicts, time.Since(start).Round(time.Second))
 	return err
 }
 

@@ -186,7 +186,7 @@ func TestLimits(t *testing.T) {
 	}
 	verdicts := tally{}
 	verdicts.add([]*Result{{Limits: []Limit{{Verdict: met}, {Verdict: goalMet}, {Verdict: missed}, {Verdict: undecided}}}})
-	try.Equal(t, verdicts.String(), "4 limits: 2 met, of these 1 with their goal; 1 missed; 1 not decided, because the processors were not near")
+	try.Equal(t, verdicts.String(), "4 limits: 2 met, of these 1 with their goal; 1 missed;\n1 not decided, because the processors were not near")
 }
 
 // A row whose rounds had near and far processors is marked. A round that could not tell changes

@@ -257,7 +257,7 @@ func (t tally) add(rs []*Result) {
 }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d limits: %d met, of these %d with their goal; %d missed; %d not decided, because the processors were not near",
+	return fmt.Sprintf("%d limits: %d met, of these %d with their goal; %d missed;\n%d not decided, because the processors were not near",
 		t[met]+t[goalMet]+t[missed]+t[undecided], t[met]+t[goalMet], t[goalMet], t[missed], t[undecided])
 }
 

@@ -85,7 +85,7 @@ func sustainedText(w io.Writer, all []*Sustained) error {
 
 func sustainedMarkdown(w io.Writer, all []*Sustained) error {
 	s := all[0]
-	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s; %d B, %d goroutines compute, %d rounds of %v an interval.\n\n"+
+	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s;\n%d B, %d goroutines compute, %d rounds of %v an interval.\n\n"+
 		"| transport | waiting | computation alone, units/s | beside messages | share | round trip alone, µs (p99) | beside the computation | share | sustained |\n|---|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format(time.DateOnly), s.Machine.CPU, s.Machine.Cores, s.Machine.Kernel, s.Machine.Go,
 		s.Size, s.Goroutines, s.Rounds, time.Duration(s.Interval*float64(time.Second)).Round(time.Microsecond))
