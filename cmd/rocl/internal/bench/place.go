@@ -47,7 +47,8 @@ func look() place {
 	if unix.SchedGetaffinity(0, &all) != nil || all.Count() < 2 || runtime.GOMAXPROCS(0) < 2 {
 		return unknown
 	}
-	var there, back atomic.Uint32
+	var words [65]atomic.Uint32 // the two lie in cache lines that are not next to each other
+	there, back := &words[0], &words[64]
 	start, best := time.Now(), time.Duration(0)
 	// await polls w until it is x, and reports false when the time is over.
 	await := func(w *atomic.Uint32, x uint32) bool {
@@ -78,7 +79,7 @@ func look() place {
 	}
 	const batches = 10
 	pinned(func() {
-		for x := uint32(1); x <= batches*placeTrips && await(&there, x); x++ {
+		for x := uint32(1); x <= batches*placeTrips && await(there, x); x++ {
 			back.Store(x)
 		}
 	})
@@ -87,7 +88,7 @@ func look() place {
 			began := time.Now()
 			for i := range uint32(placeTrips) {
 				x := batch*placeTrips + i + 1
-				if there.Store(x); !await(&back, x) {
+				if there.Store(x); !await(back, x) {
 					return
 				}
 			}

@@ -141,10 +141,7 @@ func serveNetRPC(nc net.Conn) {
 // netCalling returns a loop that calls the peer with net/rpc over a separate connection.
 func (p *pair) netCalling(f func(client *netrpc.Client, n int)) loop {
 	return func(n int, t *times) {
-		if p.o.bench == "rpc" {
-			n /= 10 // takes as long as the library's calls
-		}
-		n = max(n, p.o.inFlight)
+		n = max(n/10, p.o.inFlight) // takes as long as the library's calls
 		p.with("serve-rpc", func(n int, t *times) {
 			p.dialled(func(nc net.Conn) {
 				client := netrpc.NewClient(nc)
