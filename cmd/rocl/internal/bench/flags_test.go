@@ -134,6 +134,9 @@ var effects = map[string]effect{
 	"rpc size": {"128", "", func(without, with *sight, _ string) bool {
 		return with.bytes > without.bytes && strings.Contains(with.rows[0].What, "128 bytes")
 	}},
+	"tpvm size": {"128", "", func(without, with *sight, _ string) bool { // the bytes of all its rows vary
+		return without.pairs[0].Size == 64 && with.pairs[0].Size == 128 && with.rows[0].Size == 128
+	}},
 	"pairs transport": {"tcp", "", inRows(func(r *Result) string { return r.Transport })},
 	"bulk size":       {"4096", "", inRows(func(r *Result) string { return strconv.Itoa(r.Size) })},
 	"bulk transport":  {"tcp", "--only call --size 4096", inRows(func(r *Result) string { return r.Transport })},
