@@ -4,6 +4,7 @@ package bench
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -133,14 +135,23 @@ type wire interface {
 type raw struct {
 	io.ReadWriter
 	request, reply []byte
+	part           int // bytes of a write; 0: all
 }
 
-func newRaw(rw io.ReadWriter, request, reply int) *raw {
-	return &raw{rw, make([]byte, request), make([]byte, reply)}
+func newRaw(rw io.ReadWriter, request, reply, part int) *raw {
+	return &raw{rw, make([]byte, request), make([]byte, reply), part}
+}
+
+// writeParts writes b in parts, so that the other side copies the first while this side writes the
+// next. part 0 means that there is one.
+func writeParts(w io.Writer, b []byte, part int) {
+	for some := range slices.Chunk(b, cmp.Or(part, len(b), 1)) {
+		must(w.Write(some))
+	}
 }
 
 func (r *raw) ping() {
-	must(r.Write(r.request))
+	writeParts(r, r.request, r.part)
 	must(io.ReadFull(r.ReadWriter, r.reply))
 }
 
@@ -148,7 +159,7 @@ func (r *raw) echo(more func() bool) {
 	for again := true; again; {
 		must(io.ReadFull(r.ReadWriter, r.request))
 		again = more()
-		must(r.Write(r.reply))
+		writeParts(r, r.reply, r.part)
 	}
 }
 
@@ -188,29 +199,46 @@ func recvRaw(nc net.Conn, size, count int, lengths bool) {
 }
 
 // A stream is a way to move large messages over a bare TCP connection. The machine decides which
-// one is the fastest, so bw tries all of them and compares with the fastest.
+// one is the fastest, so a bench tries all of them and compares with the fastest.
 type stream struct {
 	isPolled bool
 	buffers  int // bytes of the socket's buffers; 0: the kernel's default
+	part     int // bytes of a write; 0: all of a message
 }
 
 var streams = func() (all []stream) {
 	for _, size := range []int{0, 256 << 10, 1 << 20, 4 << 20} {
-		all = append(all, stream{false, size}, stream{true, size})
+		for _, part := range []int{0, 64 << 10, 256 << 10} {
+			all = append(all, stream{false, size, part}, stream{true, size, part})
+		}
 	}
 	return all
 }()
 
+// numbers returns s as arguments of a task, and streamOf returns the stream.
+func (s stream) numbers() []int {
+	kind := 0
+	if s.isPolled {
+		kind = 1
+	}
+	return []int{kind, s.buffers, s.part}
+}
+
+func streamOf(n []int) stream { return stream{n[0] == 1, n[1], n[2]} }
+
 // what returns what is measured with the stream, if it is the fastest of streams.
 func (s stream) what() string {
-	how, size := "blocking", "the kernel's"
+	how, size, parts := "blocking", "the kernel's", ""
 	if s.isPolled {
 		how = "polled"
 	}
 	if s.buffers > 0 {
 		size = strconv.Itoa(s.buffers>>10) + " KiB"
 	}
-	return fmt.Sprintf("the best of eight bare Go loops: %s, with socket buffers of %s", how, size)
+	if s.part > 0 {
+		parts = fmt.Sprintf(", in parts of %d KiB", s.part>>10)
+	}
+	return fmt.Sprintf("the best of %d bare Go loops: %s, with socket buffers of %s%s", len(streams), how, size, parts)
 }
 
 // run runs f with a separate connection, which it closes.
@@ -228,10 +256,10 @@ func (s stream) run(nc net.Conn, f func(io.ReadWriter)) {
 	f(p)
 }
 
-// sendBulk writes b count times, and waits for one byte.
-func sendBulk(rw io.ReadWriter, b []byte, count int) {
+// sendBulk writes b count times, in parts, and waits for one byte.
+func sendBulk(rw io.ReadWriter, b []byte, part, count int) {
 	for range count {
-		must(rw.Write(b))
+		writeParts(rw, b, part)
 	}
 	must(io.ReadFull(rw, make([]byte, 1)))
 }

@@ -10,11 +10,14 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
@@ -28,13 +31,15 @@ type options struct {
 	bench                        string
 	transport, poll              string // transport "": those of the bench
 	size, count, rounds, senders int
-	nodes, resources             int // of find; 0: over the socket of this node
+	receive                      string // how the peer receives
+	procs                        int    // GOMAXPROCS; 0: as many as there are processors
+	nodes, resources             int    // of find; 0: over the socket of this node
 	sealed                       bool
 	idle                         int    // links beside the measured one
 	server                       string // how the peer answers
 	inFlight                     int    // goroutines that call at the same time; 0 and 1: one
 	only                         string // the group of rows; "": all
-	full                         bool   // with as many clients, of as much memory, as the paper
+	full                         bool   // with clients of as much memory as in Mercury's paper
 
 	opened func(*pair) // for tests: is called with each pair
 }
@@ -62,6 +67,9 @@ func policyOf(poll string) (rocl.PollPolicy, error) {
 // next is the one with which the others are compared.
 var servers = []string{"inline", "goroutine", "receivers"}
 
+// receives are the values of --receive.
+var receives = []string{"recv", "messages"}
+
 // A bench is a command.
 type bench struct {
 	name, short, flags string
@@ -75,8 +83,10 @@ var benches = []*bench{
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
 	{"call", "Time of a call, or calls a second of many goroutines", "transport size count rounds poll inflight",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
-	{"rate", "Messages a second, one way", "transport size count rounds poll senders",
+	{"rate", "Messages a second, one way", "transport size count rounds poll senders receive procs",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "adaptive", size: 64, count: 2_000_000}, compare()},
+	{"cpu", "Processor time of a message, apart for its sender and its receiver, over each transport or one --transport", "transport size count rounds poll",
+		[]string{"shm", "tcp", "inproc"}, options{poll: "adaptive", size: 64, count: 200_000}, compare("shm", "tcp", "inproc")},
 	{"bw", "Bytes a second, one way, large messages", "transport size count rounds poll",
 		[]string{"tcp", "shm"}, options{transport: "tcp", poll: "adaptive", size: 64 << 20, count: 8}, compare()},
 	{"db", "The directory's database, in process", "count", nil, options{count: 1_000_000}, db},
@@ -90,7 +100,7 @@ var benches = []*bench{
 		nil, options{poll: "adaptive", size: 64, count: 20_000}, tpvmBench},
 	{"rpc", "Calls of package rpc, beside rocl's own messages and net/rpc, over shm and tcp", "size count rounds",
 		nil, options{poll: "adaptive", size: 64, count: 20_000}, compare("shm", "tcp")},
-	{"bulk", "Transfers of package bulk, beside the loops of bw and memcpy, over tcp and shm, or over one --transport", "transport count rounds poll only full",
+	{"bulk", "Transfers of package bulk, beside the loops of bw and memcpy, over tcp and shm, or over one --transport", "transport size count rounds poll only full",
 		[]string{"tcp", "shm"}, options{poll: "adaptive", count: 4}, compare("tcp", "shm")},
 }
 
@@ -99,12 +109,22 @@ func (b *bench) define(f *pflag.FlagSet) *options {
 	o := b.defaults
 	o.bench = b.name
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	all.StringVar(&o.transport, "transport", o.transport, "one of "+strings.Join(b.transports, ", "))
+	of := ""
+	if o.transport == "" {
+		of = ", rather than all of them"
+	}
+	all.StringVar(&o.transport, "transport", o.transport, "one of "+strings.Join(b.transports, ", ")+of)
 	all.StringVar(&o.poll, "poll", o.poll, "whether waiters poll: never, adaptive or always")
-	all.IntVar(&o.size, "size", o.size, "bytes of a message")
+	text := "bytes of a message"
+	if b.name == "bulk" {
+		text = "bytes of a transfer, rather than those of each row; leaves out rows that have several sizes"
+	}
+	all.IntVar(&o.size, "size", o.size, text)
 	all.IntVar(&o.count, "count", o.count, "messages of a round")
 	all.IntVar(&o.rounds, "rounds", 7, "rounds of each side")
 	all.IntVar(&o.senders, "senders", 1, "sending goroutines")
+	all.StringVar(&o.receive, "receive", receives[0], "how the peer receives: recv (one message at a time) or messages (a loop over Messages)")
+	all.IntVar(&o.procs, "procs", 0, "GOMAXPROCS of each process, rather than the number of processors")
 	all.IntVar(&o.inFlight, "inflight", 0, "goroutines that call at a time, measured beside net/rpc rather than a message there and back")
 	all.IntVar(&o.idle, "idle", 0, "links with other contexts of the peer process, over which nothing goes")
 	all.StringVar(&o.server, "server", servers[0], "how the peer answers: inline (in its loop), goroutine (one for each message), receivers (four goroutines receive)")
@@ -112,7 +132,7 @@ func (b *bench) define(f *pflag.FlagSet) *options {
 	all.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
 	all.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's index, rather than through its socket")
 	all.StringVar(&o.only, "only", "", "one of "+strings.Join(groups, ", ")+", rather than all of the transport")
-	all.BoolVar(&o.full, "full", false, "clients: up to 64, of 512 MiB each, rather than 16 of 64 MiB")
+	all.BoolVar(&o.full, "full", false, "clients of 512 MiB each, rather than 64 MiB")
 	for name := range strings.FieldsSeq(b.flags) {
 		f.AddFlag(all.Lookup(name))
 	}
@@ -125,7 +145,9 @@ func (b *bench) measure(ctx context.Context, o *options) ([]*Result, error) {
 		return nil, err
 	}
 	var rs []*Result
+	where := look()
 	err := attempt(func() { rs = b.run(ctx, o) })
+	complete(rs, where.and(look()))
 	if err == nil && len(rs) == 0 {
 		err = usage.Errorf("bench %s does not measure that over %s", b.name, o.transport)
 	}
@@ -135,8 +157,10 @@ func (b *bench) measure(ctx context.Context, o *options) ([]*Result, error) {
 // table is what 'rocl bench all' measures, in order: the flags of a bench that differ from their
 // defaults.
 var table = []string{
+	"cpu",
 	"rtt",
-	"rtt --poll never",
+	"rtt --poll never --count 5000",
+	"rtt --size 1048576 --count 500",
 	"rtt --transport inproc --poll adaptive --count 200000",
 	"rate",
 	"rate --senders 4",
@@ -146,19 +170,23 @@ var table = []string{
 	"rtt --transport shm --poll never",
 	"rate --transport shm --count 5000000",
 	"rate --transport shm --count 5000000 --senders 4",
+	"rate --transport shm --count 5000000 --receive messages",
+	"rate --transport shm --count 5000000 --receive messages --senders 4",
 	"rate --transport inproc",
+	"rate --transport inproc --senders 4",
+	"rate --transport inproc --procs 1",
 	"call --transport shm --count 100000",
 	"call",
 	"call --transport inproc --poll adaptive --count 100000",
-	"call --transport shm --poll adaptive --count 500000 --inflight 32",
-	"call --poll adaptive --count 500000 --inflight 32",
-	"call --transport inproc --poll adaptive --count 500000 --inflight 32",
+	"call --transport shm --poll adaptive --count 200000 --inflight 32",
+	"call --poll adaptive --count 200000 --inflight 32",
+	"call --transport inproc --poll adaptive --count 200000 --inflight 32",
 	"rtt --transport shm --poll adaptive --count 10000 --server goroutine",
 	"rtt --transport shm --poll adaptive --count 10000 --server receivers",
 	"rtt --transport shm --idle 64",
 	"rtt --transport shm --idle 1000",
-	"rtt --idle 64",
-	"rtt --idle 1000",
+	"rtt --idle 64 --count 5000",
+	"rtt --idle 1000 --count 5000",
 	"pairs --transport shm",
 	"bw --size 1048576 --count 512",
 	"bw",
@@ -195,6 +223,10 @@ func (o *options) check(b *bench) error {
 		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && o.transport == "inproc", fmt.Sprintf("--idle is up to %d, over shm or tcp", mostIdle)},
 		{o.bench == "rate" && (o.senders < 1 || o.senders > mostTogether || o.senders > o.count),
 			fmt.Sprintf("--senders is from 1 to %d, and not more than --count", mostTogether)},
+		{!slices.Contains(receives, o.receive), fmt.Sprintf("--receive is one of %s, not %q", strings.Join(receives, ", "), o.receive)},
+		{o.procs < 0 || o.procs > mostTogether, fmt.Sprintf("--procs is up to %d", mostTogether)},
+		{o.bench == "bulk" && o.size > 0 && o.only != "" && !slices.Contains(sizable, o.only), fmt.Sprintf("--size is for --only %s", strings.Join(sizable, ", "))},
+		{o.full && o.only != "" && o.only != "clients", "--full is for --only clients, or without --only"},
 		{o.inFlight < 0 || o.inFlight > mostTogether || o.inFlight > o.count, fmt.Sprintf("--inflight is up to %d, and not more than --count", mostTogether)},
 		{o.sealed && o.nodes == 0, "--sealed is for --nodes: one node's socket is not sealed"},
 		{o.nodes != 0 && (o.nodes < 2 || o.nodes > 64), "--nodes is 2 to 64, or not given"},
@@ -249,44 +281,81 @@ func Commands() []*cobra.Command {
 func allCommand() *cobra.Command {
 	var markdown bool
 	var rounds int
+	var page string
 	c := &cobra.Command{
 		Use: "all", Short: "Measure the whole table", Args: usage.Nothing,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if rounds < 1 {
-				return usage.Errorf("--rounds must be at least 1")
-			}
-			isJSON := cli.Flags(cmd).JSON
-			if markdown && isJSON {
-				return usage.Errorf("--json or --markdown, not both")
-			}
-			w := cmd.OutOrStdout()
-			if markdown {
-				if err := markdownHead(w, machine()); err != nil {
-					return err
-				}
-			}
-			for _, line := range table {
-				b, o, err := parse(line)
-				if err != nil {
-					return err
-				}
-				o.rounds = rounds
-				rs, err := b.measure(cmd.Context(), o)
-				if err == nil && markdown {
-					err = markdownRows(w, rs)
-				} else if err == nil {
-					err = show(w, rs, isJSON)
-				}
-				if err != nil {
-					return fmt.Errorf("bench %s: %w", line, err)
-				}
-			}
-			return nil
-		},
+		Long: "Measures the whole table, and counts the limits that are met, missed and not decided.",
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if rounds < 1 {
+			return usage.Errorf("--rounds must be at least 1")
+		}
+		isJSON, isPage := cli.Flags(cmd).JSON, c.Flags().Changed("into")
+		if isJSON && (markdown || isPage) || markdown && isPage {
+			return usage.Errorf("one of --json, --markdown and --into")
+		}
+		w := cmd.OutOrStdout()
+		if !isPage {
+			return measureTable(cmd.Context(), w, rounds, isJSON, markdown)
+		}
+		return intoPage(page, c.Name(), func(w io.Writer) error { return measureTable(cmd.Context(), w, rounds, false, true) })
 	}
 	c.Flags().BoolVar(&markdown, "markdown", false, "print the table of docs/BENCHMARKS.md")
+	c.Flags().StringVar(&page, "into", "", "put that table into this file, between the lines <!-- bench all --> and <!-- end of bench all -->")
 	c.Flags().IntVar(&rounds, "rounds", 7, "rounds of each side")
 	return c
+}
+
+// measureTable measures the table, and prints it.
+func measureTable(ctx context.Context, w io.Writer, rounds int, isJSON, markdown bool) error {
+	start, verdicts := time.Now(), tally{}
+	if markdown {
+		if err := markdownHead(w, machine()); err != nil {
+			return err
+		}
+	}
+	for _, line := range table {
+		b, o, err := parse(line)
+		if err != nil {
+			return err
+		}
+		o.rounds = rounds
+		rs, err := b.measure(ctx, o)
+		if err == nil && markdown {
+			err = markdownRows(w, rs)
+		} else if err == nil {
+			err = show(w, rs, isJSON)
+		}
+		if err != nil {
+			return fmt.Errorf("bench %s: %w", line, err)
+		}
+		verdicts.add(rs)
+	}
+	if isJSON {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n%v.\nAll of it took %v.\n", verdicts, time.Since(start).Round(time.Second))
+	return err
+}
+
+// intoPage puts what write writes into a file, between two lines that name a bench. If write fails,
+// the file stays as it was.
+func intoPage(path, name string, write func(io.Writer) error) error {
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return usage.Errorf("--into: %w", err)
+	}
+	first, last := fmt.Sprintf("<!-- bench %s -->\n", name), fmt.Sprintf("<!-- end of bench %s -->\n", name)
+	before, rest, ok := strings.Cut(string(page), first)
+	_, after, ok2 := strings.Cut(rest, last)
+	if !ok || !ok2 {
+		return usage.Errorf("--into: %s has no lines %q and %q", path, strings.TrimSpace(first), strings.TrimSpace(last))
+	}
+	var text bytes.Buffer
+	if err := write(&text); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(before+first+text.String()+last+after), 0o666)
 }
 
 // parse returns a bench and its options: a line is a name and flags.

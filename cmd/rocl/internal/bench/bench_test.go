@@ -10,6 +10,10 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -126,29 +130,89 @@ func TestShow(t *testing.T) {
 		r    Result
 		want string
 	}{
-		{Result{Bench: "rtt", P50: 6.5, P99: 30.25, Raw: 5, Ratio: 1.3, Unit: "µs", What: "a loop"},
-			"rtt: p50 6.50, p99 30.25 µs; a loop: 5.00 µs; ratio 1.30\n"},
-		{Result{Bench: "db", Rate: 850000, Raw: 700000, Ratio: 1.214, Unit: "registrations/s", What: "the required", Extra: "more"},
-			"db: 8.5e+05 registrations/s; the required: 7e+05; ratio 1.21\nmore\n"},
+		{Result{Case: Case{Bench: "rtt"}, P50: 6.5, P99: 30.25, Raw: 5, Ratio: 1.3, Unit: "µs", What: "a loop", Place: far},
+			"rtt: p50 6.50, p99 30.25 µs, p99/p50 4.65; a loop: 5.00 µs; ratio 1.30; processors far\n"},
+		{Result{Case: Case{Bench: "db"}, Rate: 850000, Raw: 700000, Ratio: 1.214, Unit: "registrations/s", What: "the required", Extra: "more",
+			Limits: []Limit{{Of: "ratio", Is: 1.214, Must: 1, Goal: 1.5, AtLeast: true, Verdict: met}}},
+			"db: 8.5e+05 registrations/s; the required: 7e+05; ratio 1.21\n  met: ratio ≥ 1.00, goal 1.50, is 1.21\nmore\n"},
 	} {
 		var b strings.Builder
-		if err := show(&b, []*Result{&c.r}, false); err != nil || b.String() != c.want {
-			t.Errorf("shown: %v, %q, want %q", err, b.String(), c.want)
-		}
+		try.OK(t, show(&b, []*Result{&c.r}, false))
+		try.Equal(t, b.String(), c.want)
 		b.Reset()
 		var back Result
-		if err := show(&b, []*Result{&c.r}, true); err != nil || json.Unmarshal([]byte(b.String()), &back) != nil || back != c.r {
-			t.Errorf("as JSON: %v, %q", err, b.String())
+		try.OK(t, show(&b, []*Result{&c.r}, true))
+		try.OK(t, json.Unmarshal([]byte(b.String()), &back))
+		if !reflect.DeepEqual(back, c.r) {
+			t.Errorf("as JSON: %q", b.String())
 		}
 	}
+}
+
+// Each figure can have limits. A limit for near processors decides nothing elsewhere.
+func TestLimits(t *testing.T) {
+	r := func(p place) *Result {
+		return &Result{P50: 2, P99: 5, Raw: 1.5, RawP99: 5, Ratio: 1.25, Rate: 7, Allocs: 0.004, Place: p}
+	}
+	for _, c := range []struct {
+		l    Limit
+		r    *Result
+		is   float64
+		want string
+	}{
+		{atMost("ratio", 1.25), r(far), 1.25, goalMet},
+		{atMost("ratio", 1.25, 1.1), r(far), 1.25, met},
+		{atMost("ratio", 1.2, 1.1), r(far), 1.25, missed},
+		{atLeast("ratio", 1.2, 1.3), r(far), 1.25, met},
+		{atLeast("ratio", 1.3), r(far), 1.25, missed},
+		{atLeast("rate", 6, 7), r(far), 7, goalMet},
+		{atMost("excess", 0.5), r(near), 0.5, goalMet},
+		{atMost("p50", 1), r(near), 2, missed},
+		{atMost("p99", 5), r(near), 5, goalMet},
+		{atMost("p99/p50", 3, 2), r(near), 2.5, met},
+		{atMost("p99/bare", 1), r(near), 1, goalMet},
+		{atMost("allocs", 0), r(near), 0, goalMet},
+		{ifNear(atMost("p50", 1)), r(near), 2, missed},
+		{ifNear(atMost("p50", 1)), r(far), 2, undecided},
+		{ifNear(atMost("p50", 1)), r(moved), 2, undecided},
+		{ifNear(atMost("p50", 1)), r(unknown), 2, undecided},
+		{ifNear(atMost("p50", 1)), r(near), 2, missed},
+	} {
+		c.r.Limits = []Limit{c.l}
+		complete([]*Result{c.r}, unknown)
+		if got := c.r.Limits[0]; got.Is != c.is || got.Verdict != c.want {
+			t.Errorf("%s, %s: is %v, %s; want %v, %s", got.text(), c.r.Place, got.Is, got.Verdict, c.is, c.want)
+		}
+	}
+	verdicts := tally{}
+	verdicts.add([]*Result{{Limits: []Limit{{Verdict: met}, {Verdict: goalMet}, {Verdict: missed}, {Verdict: undecided}}}})
+	try.Equal(t, verdicts.String(), "4 limits: 2 met, of these 1 with their goal; 1 missed;\n1 not decided, because the processors were not near")
+}
+
+// A row whose rounds had near and far processors is marked. A round that could not tell changes
+// nothing.
+func TestPlace(t *testing.T) {
+	for _, c := range [][3]place{{near, near, near}, {near, far, moved}, {moved, near, moved}, {unknown, far, far}, {far, unknown, far}, {unknown, unknown, unknown}} {
+		try.Equal(t, c[0].and(c[1]), c[2], "%q and %q", c[0], c[1])
+	}
+	if p := look(); p != near && p != far && p != unknown {
+		t.Errorf("the processors are %q", p)
+	}
+	before := runtime.GOMAXPROCS(0)
+	onProcs(1, func(int, *times) {
+		try.Equal(t, runtime.GOMAXPROCS(0), 1, "GOMAXPROCS of a loop on one")
+		try.Equal(t, look(), unknown, "the place of one")
+	})(1, nil)
+	try.Equal(t, runtime.GOMAXPROCS(0), before, "GOMAXPROCS afterwards")
 }
 
 func TestMarkdown(t *testing.T) {
 	m := Machine{CPU: "Abacus", Cores: 3, Kernel: "Linux 9", Go: "go9"}
 	rs := []*Result{
-		{Bench: "rtt", Transport: "tcp", Size: 64, Poll: "on", P50: 6.5, P99: 30, Raw: 5, Ratio: 1.3, Target: 1.25, Unit: "µs", What: "a loop", Machine: m},
-		{Bench: "rate", Transport: "tcp", Poll: "off", Senders: 4, Rate: 1, Raw: 1, Ratio: math.NaN(), Target: 1, AtLeast: true, Unit: "messages/s", What: "a loop"},
-		{Bench: "db", Rate: 850000, Raw: 700000, Ratio: 1, Target: 1, AtLeast: true, Unit: "registrations/s", What: "the required", Extra: "more", Machine: m},
+		{Case: Case{Bench: "rtt", Transport: "tcp", Size: 64, Poll: "on"}, P50: 6.5, P99: 30, Raw: 5, Ratio: 1.3, Unit: "µs", What: "a loop", Place: near,
+			Limits: []Limit{{Of: "ratio", Is: 1.3, Must: 1.25, Goal: 1.25, Verdict: missed}, {Of: "p99/p50", Is: 4.6, Must: 5, Goal: 4, NearOnly: true, Verdict: met}}},
+		{Case: Case{Bench: "rate", Transport: "tcp", Poll: "off", Senders: 4, Receive: "messages", Procs: 1}, Rate: 1, Raw: 1, Ratio: math.NaN(), Unit: "messages/s", What: "a loop"},
+		{Case: Case{Bench: "db"}, Rate: 850000, Raw: 700000, Ratio: 1, Unit: "registrations/s", What: "the required", Extra: "more"},
 	}
 	write := func(w io.Writer) error {
 		err := markdownHead(w, m)
@@ -162,18 +226,40 @@ func TestMarkdown(t *testing.T) {
 		t.Errorf("the head is %q", head)
 	}
 	const want = `
-| what | rocl | bare | what the bare figure is | ratio | must reach | met | allocations a message |
-|---|---|---|---|---|---|---|---|
-| ` + "`rtt tcp 64 B poll=on`" + ` | p50 6.50, p99 30.00 µs | 5.00 µs | a loop | 1.30 | ≤ 1.25 | no | 0.00 |
-| ` + "`rate tcp poll=off 4 senders`" + ` | 1 messages/s | 1 | a loop | NaN | ≥ 1.00 | no | 0.00 |
-| ` + "`db`" + ` | 8.5e+05 registrations/s; more | 7e+05 | the required | 1.00 | ≥ 1.00 | yes |  |
+| what | rocl | bare | what the bare figure is | ratio | processors | must reach | is | allocations a message |
+|---|---|---|---|---|---|---|---|---|
+| ` + "`rtt tcp 64 B poll=on`" + ` | p50 6.50, p99 30.00 µs, p99/p50 4.62 | 5.00 µs | a loop | 1.30 | near | ratio ≤ 1.25<br>p99/p50 ≤ 5.00, goal 4.00, near | 1.30, missed<br>4.60, met | 0.00 |
+| ` + "`rate tcp poll=off 4 senders receive=messages GOMAXPROCS=1`" + ` | 1 messages/s | 1 | a loop | NaN |  |  |  | 0.00 |
+| ` + "`db`" + ` | 8.5e+05 registrations/s; more | 7e+05 | the required | 1.00 |  |  |  |  |
 `
-	if rest != want {
-		t.Errorf("the table is\n%s\nwant\n%s", rest, want)
-	}
+	try.Equal(t, rest, want)
 	for _, w := range []io.Writer{&full{0}, &full{1}, &full{2}} {
 		try.Fails(write(w))(t, io.ErrShortWrite, "a write that fails")
 	}
+}
+
+// A table goes between its two lines of a page. The page stays as it was if the bench fails, or if
+// it lacks the lines.
+func TestIntoPage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	const page = "a\n<!-- bench all -->\nold\n<!-- end of bench all -->\nb\n"
+	try.OK(t, os.WriteFile(path, []byte(page), 0o600))
+	is := func(want string) {
+		t.Helper()
+		try.Equal(t, string(try.Get(os.ReadFile(path))(t)), want, "the page")
+	}
+	bad := errors.New("bad")
+	try.Fails(intoPage(path, "all", func(w io.Writer) error { fmt.Fprintln(w, "half"); return bad }))(t, bad)
+	is(page)
+	var u usage.Error
+	for _, err := range []error{intoPage(path, "sustain", nil), intoPage(path+".none", "all", nil)} {
+		if !errors.As(err, &u) {
+			t.Errorf("%v, want a usage error", err)
+		}
+	}
+	is(page)
+	try.OK(t, intoPage(path, "all", func(w io.Writer) error { _, err := fmt.Fprintln(w, "new"); return err }))
+	is("a\n<!-- bench all -->\nnew\n<!-- end of bench all -->\nb\n")
 }
 
 // full is a writer that fails after some writes.
@@ -240,6 +326,16 @@ func TestWrongFlags(t *testing.T) {
 		"find --resources 100000000",
 		"find --resources 10 --nodes 2",
 		"all --rounds 0",
+		"all --markdown --into x",
+		"all --json --into x",
+		"all --into /nowhere/at/all.md",
+		"rate --receive post",
+		"rate --procs -1",
+		"bulk --only pipeline --size 4096",
+		"bulk --only view --full",
+		"bulk --size -1",
+		"bulk --only all",
+		"cpu --transport pigeon",
 	} {
 		var u usage.Error
 		if out, err := execute(t.Context(), append([]string{"bench"}, strings.Fields(line)...)...); !errors.As(err, &u) {

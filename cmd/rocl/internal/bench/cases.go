@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"runtime"
 	"slices"
 
 	"github.com/rocl-go/rocl"
@@ -22,7 +24,7 @@ type comparison struct {
 	role       role           // of the peer; "": isPeer
 	set        func(*options) // changes options that have no flag
 	what, unit string         // what the bare loop is, and the unit of the figures; a unit with "/s" is a rate
-	goal       float64        // of the ratio
+	limits     []Limit
 	bare, ours side
 	also       []side                                 // further loops
 	finish     finish                                 // may be nil
@@ -36,53 +38,64 @@ type side func(*pair) loop
 // rocl's, and of the further ones.
 type finish func(p *pair, r *Result, t []*times) []*Result
 
+// Limits that several cases have.
+var (
+	noAllocs = atMost("allocs", 0)
+	likeBare = atMost("p99/bare", 1.2)
+	evenness = atMost("p99/p50", 2.5, 2)
+)
+
 // comparisons is the table of all cases.
 var comparisons = slices.Concat([]comparison{
-	{bench: "rtt", transport: "tcp", poll: "always", when: plain, what: "a bare polled Go loop", unit: "µs", goal: 1.08,
-		bare: bareTrips("echo-polled"), ours: messages("echo"), finish: besideBareTail},
-	{bench: "rtt", transport: "tcp", poll: "adaptive", when: plain, what: "a bare Go loop over the runtime's poller", unit: "µs", goal: 1.08,
+	{bench: "rtt", transport: "tcp", when: large, what: "", unit: "µs", limits: []Limit{atMost("ratio", 1.2, 1.05)},
+		bare: bestTrips, ours: messages("echo"), finish: besideBest(untouched)},
+	{bench: "rtt", transport: "tcp", poll: "always", when: plain, what: "a bare polled Go loop", unit: "µs", limits: []Limit{atMost("ratio", 1.08), likeBare, noAllocs},
+		bare: bareTrips("echo-polled"), ours: messages("echo")},
+	{bench: "rtt", transport: "tcp", poll: "adaptive", when: plain, what: "a bare Go loop over the runtime's poller", unit: "µs", limits: []Limit{atMost("ratio", 1.08), likeBare},
 		bare: bareTrips("echo-blocking"), ours: messages("echo")},
-	{bench: "rtt", transport: "tcp", poll: "never", when: plain, what: "a bare Go loop that sleeps in poll(2)", unit: "µs", goal: 1.08,
+	{bench: "rtt", transport: "tcp", poll: "never", when: plain, what: "a bare Go loop that sleeps in poll(2)", unit: "µs", limits: []Limit{atMost("ratio", 1.08), likeBare},
 		bare: bareTrips("echo-sleeping"), ours: messages("echo")},
-	{bench: "rtt", transport: "shm", poll: "always", when: plain, what: "a bare Go loop over two atomic words", unit: "µs", goal: 1.8,
+	{bench: "rtt", transport: "shm", poll: "always", when: plain, what: "a bare Go loop over two atomic words", unit: "µs", limits: []Limit{ifNear(atMost("excess", 0.45, 0.3)), evenness, noAllocs},
 		bare: bareTrips("echo-words"), ours: messages("echo"), also: []side{small}, finish: rttShared},
-	{bench: "rtt", transport: "shm", poll: "adaptive", when: plain, what: "a bare Go loop over two atomic words", unit: "µs", goal: 1.8,
+	{bench: "rtt", transport: "shm", poll: "adaptive", when: plain, what: "a bare Go loop over two atomic words", unit: "µs", limits: []Limit{atMost("ratio", 1.8)},
 		bare: bareTrips("echo-words"), ours: messages("echo"), also: []side{small}, finish: rttShared},
-	{bench: "rtt", transport: "shm", poll: "never", when: plain, what: "a bare Go loop over two shared futexes", unit: "µs", goal: 1.25,
+	{bench: "rtt", transport: "shm", poll: "never", when: plain, what: "a bare Go loop over two shared futexes", unit: "µs", limits: []Limit{atMost("ratio", 1.25)},
 		bare: bareTrips("echo-futex"), ours: messages("echo"), also: []side{small}, finish: rttShared},
-	{bench: "rtt", transport: "inproc", when: plain, what: "a Go channel there and back", unit: "µs", goal: 1.8,
+	{bench: "rtt", transport: "inproc", when: plain, what: "a Go channel there and back", unit: "µs", limits: []Limit{atMost("ratio", 1.9, 1.5), atMost("p99", 3, 2), noAllocs},
 		bare: bareTrips("echo-channel"), ours: messages("echo"), finish: note(untouched)},
-	{bench: "rtt", when: server("goroutine"), name: "rtt server=goroutine", what: "a server that answers in its loop", unit: "µs", goal: 3,
-		bare: messages("echo"), ours: messages("echo-goroutine"), finish: serverGoal},
-	{bench: "rtt", when: server("receivers"), name: "rtt server=receivers", what: "a server that answers in its loop", unit: "µs", goal: 3,
-		bare: messages("echo"), ours: messages("echo-receivers"), finish: serverGoal},
-	{bench: "rtt", when: func(o *options) bool { return o.idle > 0 }, what: "without the idle links, before and after", unit: "µs", goal: 1.1, run: rttIdle},
+	{bench: "rtt", when: server("goroutine"), name: "rtt server=goroutine", what: "a server that answers in its loop", unit: "µs", limits: []Limit{atMost("ratio", 3)},
+		bare: messages("echo"), ours: messages("echo-goroutine"), finish: serverLimit},
+	{bench: "rtt", when: server("receivers"), name: "rtt server=receivers", what: "a server that answers in its loop", unit: "µs", limits: []Limit{atMost("ratio", 3)},
+		bare: messages("echo"), ours: messages("echo-receivers"), finish: serverLimit},
+	{bench: "rtt", when: func(o *options) bool { return o.idle > 0 }, what: "without the idle links, before and after", unit: "µs", limits: []Limit{atMost("ratio", 1.1, 1.08)}, run: rttIdle},
 
-	{bench: "call", when: func(o *options) bool { return o.inFlight <= 1 }, what: "a message there and back", unit: "µs", goal: 1.1,
+	{bench: "call", transport: "tcp", when: oneCall, what: "a message there and back", unit: "µs", limits: []Limit{atMost("ratio", 1.1), likeBare, noAllocs},
 		bare: messages("echo"), ours: calls},
-	{bench: "call", transport: "shm", when: inFlight, what: "net/rpc over TCP", unit: "calls/s", goal: 1_000_000, bare: netCalls, ours: callsInFlight, finish: leastCalls},
-	{bench: "call", transport: "tcp", when: inFlight, what: "net/rpc over TCP", unit: "calls/s", goal: 400_000, bare: netCalls, ours: callsInFlight, finish: leastCalls},
+	{bench: "call", when: func(o *options) bool { return oneCall(o) && o.transport != "tcp" }, what: "a message there and back", unit: "µs", limits: []Limit{atMost("ratio", 1.1), evenness, noAllocs},
+		bare: messages("echo"), ours: calls},
+	{bench: "call", transport: "shm", when: inFlight, what: "net/rpc over TCP", unit: "calls/s", limits: []Limit{atLeast("rate", 1_000_000)}, bare: netCalls, ours: callsInFlight, finish: leastCalls},
+	{bench: "call", transport: "tcp", when: inFlight, what: "net/rpc over TCP", unit: "calls/s", limits: []Limit{atLeast("rate", 400_000)}, bare: netCalls, ours: callsInFlight, finish: leastCalls},
 	{bench: "call", transport: "inproc", when: inFlight, what: "net/rpc over a pipe", unit: "calls/s", bare: netCalls, ours: callsInFlight},
 
-	{bench: "rate", transport: "tcp", what: "a bare buffered Go loop", unit: "messages/s", goal: 0.65,
+	{bench: "rate", transport: "tcp", what: "a bare buffered Go loop", unit: "messages/s", limits: []Limit{atLeast("ratio", 0.5, 0.65), noAllocs},
 		bare: buffered("recv-lengths"), ours: floods, also: []side{buffered("recv-fixed")}, finish: besideFixed},
-	{bench: "rate", transport: "shm", what: "a bare ring in shared memory", unit: "messages/s", goal: 0.8, bare: throughRing, ours: floods},
-	{bench: "rate", transport: "inproc", what: "a Go channel with room for 1024", unit: "messages/s", bare: channelRate, ours: floods,
-		finish: note("the bare figure passes a pointer; the library copies the bytes of each message")},
+	{bench: "rate", transport: "shm", when: receive("recv"), what: "a bare ring in shared memory", unit: "messages/s", limits: []Limit{ifNear(atLeast("ratio", 0.65, 0.8)), noAllocs}, bare: throughRing, ours: floods},
+	{bench: "rate", transport: "shm", when: receive("messages"), what: "a bare ring in shared memory", unit: "messages/s", limits: []Limit{ifNear(atLeast("ratio", 0.75, 0.9)), noAllocs}, bare: throughRing, ours: floods},
+	{bench: "rate", transport: "inproc", what: "a Go channel with room for 1024", unit: "messages/s", bare: channelRate, ours: floods, finish: besideChannel},
 
-	{bench: "bw", transport: "tcp", unit: "bytes/s", goal: 0.9, bare: bestStream(bulkBlock), ours: pours("recv", nil), finish: besideBest("the receiver of both reads no byte of a message; each message of the library's is received into a buffer of its own, those of the bare loop into the same block")},
+	{bench: "bw", transport: "tcp", unit: "bytes/s", limits: []Limit{atLeast("ratio", 0.9)}, bare: bestStream(bulkBlock), ours: pours("recv-recv", nil), finish: besideBest("the receiver of both reads no byte of a message; each message of the library's is received into a buffer of its own, those of the bare loop into the same block")},
 	{bench: "bw", transport: "shm", what: "memcpy, of one goroutine", unit: "bytes/s", bare: memcpy, ours: pours("recv-read", fillCounting),
 		finish: note("the sender writes every byte, and the receiver reads every byte")},
 
-	{bench: "find", when: func(o *options) bool { return o.nodes+o.resources == 0 }, set: func(o *options) { o.transport = "tcp" }, what: "a bare Unix-socket round trip of the same bytes", unit: "µs", goal: 1.3,
+	{bench: "find", when: func(o *options) bool { return o.nodes+o.resources == 0 }, set: func(o *options) { o.transport = "tcp" }, what: "a bare Unix-socket round trip of the same bytes", unit: "µs", limits: []Limit{atMost("ratio", 1.3)},
 		bare: bareTrips("echo-unix"), ours: finds(rocl.Match{"bench": "peer"}), finish: anyTransport},
-	{bench: "find", when: func(o *options) bool { return o.resources > 0 }, role: isDirectory, what: "the required 1 µs", unit: "µs", goal: 1, run: findInPlace},
-	{bench: "find", poll: "always", when: between, role: isNode, what: "a bare polled UDP round trip", unit: "µs", goal: 1.5,
+	{bench: "find", when: func(o *options) bool { return o.resources > 0 }, role: isDirectory, what: "the required 1 µs", unit: "µs", limits: []Limit{atMost("ratio", 1)}, run: findInPlace},
+	{bench: "find", poll: "always", when: between, role: isNode, what: "a bare polled UDP round trip", unit: "µs", limits: []Limit{atMost("ratio", 1.5)},
 		bare: datagrams, ours: finds(rocl.Match{"node": "1"}), also: []side{findsNone}, finish: findsOfNodes},
 	{bench: "find", when: func(o *options) bool { return between(o) && o.poll != "always" }, role: isNode, what: "a bare blocking UDP round trip", unit: "µs",
 		bare: datagrams, ours: finds(rocl.Match{"node": "1"}), also: []side{findsNone}, finish: findsOfNodes},
-	{bench: "findall", role: isDirectory, unit: "µs", goal: 1, run: findAll},
-}, rpcCases, bulkCases, tpvmCases)
+	{bench: "findall", role: isDirectory, unit: "µs", limits: []Limit{atMost("ratio", 1)}, run: findAll},
+}, cpuCases, rpcCases, bulkCases, tpvmCases)
 
 // compare returns a function that measures all cases that the flags are for, over each of the
 // transports if the flags name none.
@@ -123,7 +136,7 @@ func (c *comparison) measure(ctx context.Context, o *options) (rows []*Result) {
 		var all []loop
 		for _, s := range append([]side{c.bare, c.ours}, c.also...) {
 			if l := s(p); l != nil {
-				all = append(all, l)
+				all = append(all, onProcs(o.procs, l))
 			}
 		}
 		t := measure(o.rounds, o.count, all...)
@@ -133,6 +146,14 @@ func (c *comparison) measure(ctx context.Context, o *options) (rows []*Result) {
 		}
 	}))
 	return rows
+}
+
+// onProcs returns a loop that runs on so many processors, or on all if procs is 0.
+func onProcs(procs int, l loop) loop {
+	return func(n int, t *times) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+		l(n, t)
+	}
 }
 
 // note returns a finish that adds a note.
@@ -165,7 +186,19 @@ func messages(task string) side {
 	return func(p *pair) loop { return p.trips(task, p.trip(p.Size)) }
 }
 
-func plain(o *options) bool { return o.idle == 0 && o.server == servers[0] }
+func plain(o *options) bool { return o.idle == 0 && o.server == servers[0] && !large(o) }
+
+// large reports whether messages over TCP are so large that the best bare loop writes them in
+// parts.
+func large(o *options) bool {
+	return o.transport == "tcp" && o.size > 64<<10 && o.idle == 0 && o.server == servers[0]
+}
+
+func oneCall(o *options) bool { return o.inFlight <= 1 }
+
+func receive(how string) func(*options) bool {
+	return func(o *options) bool { return o.receive == how }
+}
 
 func server(name string) func(*options) bool {
 	return func(o *options) bool { return o.server == name }
@@ -181,31 +214,18 @@ func small(p *pair) loop {
 	return p.trips("echo", p.trip(size))
 }
 
-func besideBareTail(_ *pair, r *Result, _ []*times) []*Result {
-	return []*Result{r.tail(r.What, r.RawP99, 1.2)}
-}
-
-// tail returns the row of the p99 of a row, beside raw.
-func (r *Result) tail(what string, raw, goal float64) *Result {
-	return &Result{Bench: "rtt p99", Transport: r.Transport, Size: r.Size, Poll: r.Poll, Count: r.Count, Unit: r.Unit,
-		What: what, P50: r.P99, Raw: raw, Ratio: r.P99 / raw, Target: goal}
-}
-
-func rttShared(p *pair, r *Result, t []*times) (more []*Result) {
-	if p.Poll == "always" {
-		more = append(more, r.tail("its own p50", r.P50, 2))
-	}
+func rttShared(p *pair, r *Result, t []*times) []*Result {
 	if len(t) > 2 {
 		r.Extra = fmt.Sprintf("%s: p50 %.2f µs; %s", r.What, r.Raw, untouched)
-		r.What, r.Target = "64 bytes in the same run", 1.2
+		r.What, r.Limits = "64 bytes in the same run", []Limit{atMost("ratio", 1.2), evenness}
 		r.compare(t[1], t[2])
 	}
-	return more
+	return nil
 }
 
-// serverGoal allows 5 µs with any server, even if that is more than the ratio allows.
-func serverGoal(_ *pair, r *Result, _ []*times) []*Result {
-	r.Target = max(r.Target, 5/r.Raw)
+// serverLimit allows 5 µs with any server, even if that is more than the ratio allows.
+func serverLimit(_ *pair, r *Result, _ []*times) []*Result {
+	r.Limits[0] = atMost("ratio", max(r.Limits[0].Must, 5/r.Raw))
 	return nil
 }
 
@@ -250,12 +270,10 @@ func callsInFlight(p *pair) loop {
 // numbers of calls in flight were set.
 const rpcThere = 57_500.0
 
-// leastCalls makes a goal of calls a second that of the ratio.
+// leastCalls drops the limit for other numbers of goroutines than the one that it is for.
 func leastCalls(p *pair, r *Result, _ []*times) []*Result {
-	least := r.Target
-	if r.Target = 0; p.o.inFlight == 32 {
-		r.Target = least / r.Raw
-		r.Extra = fmt.Sprintf("at least %.0f are required, where net/rpc makes %.0f: %.1f times as many", least, rpcThere, least/rpcThere)
+	if r.Extra = fmt.Sprintf("the limit was set where net/rpc made %.0f", rpcThere); p.o.inFlight != 32 {
+		r.Limits, r.Extra = nil, ""
 	}
 	return nil
 }
@@ -284,12 +302,26 @@ func channelRate(p *pair) loop {
 	return func(n int, t *times) { t.rate(n, func() { throughChannel(p.ctx, p.o.senders, n) }) }
 }
 
+// besideChannel sets the limits of rates within a process.
+func besideChannel(p *pair, r *Result, _ []*times) []*Result {
+	r.Extra = "the bare figure passes a pointer; the library copies the bytes of each message"
+	switch {
+	case p.o.procs == 1:
+		r.Limits = []Limit{atLeast("ratio", 0.5, 0.8)}
+	case p.o.senders > 1:
+		r.Limits = []Limit{atLeast("ratio", 0.25, 0.5)}
+	default:
+		r.Limits = []Limit{atLeast("ratio", 0.6, 1)}
+	}
+	return nil
+}
+
 // floods is a loop of senders that send copies of one message, as the bare loops do.
 func floods(p *pair) loop {
 	for len(p.senders) < p.o.senders {
 		p.senders = append(p.senders, must(p.c.Register(p.ctx, rocl.Attrs{"bench": "sender"})))
 	}
-	return p.with("recv", func(n int, t *times) {
+	return p.with("recv-"+p.o.receive, func(n int, t *times) {
 		t.rate(n, func() {
 			concurrently(len(p.senders), func(i int) {
 				b := make([]byte, p.Size)
@@ -324,35 +356,59 @@ func bestStream(memory int) side {
 		b := fillCounting(make([]byte, max(p.Size, 1)))
 		return func(n int, t *times) {
 			if p.best == nil {
-				p.best = p.fastest(b, max(n/4, 1))
+				p.best = fastest(func(s stream) float64 {
+					once := newTimes()
+					p.move(s, bulkBlock, b, max(n/4, 1), once)
+					return 1 / once.mid()
+				})
 			}
 			p.move(*p.best, memory, b, n, t)
 		}
 	}
 }
 
-func (p *pair) fastest(b []byte, n int) (best *stream) {
-	most := 0.0
+// fastest returns the stream with the least cost.
+func fastest(cost func(stream) float64) (best *stream) {
+	least := math.Inf(1)
 	for _, s := range streams {
-		t := newTimes()
-		if p.move(s, bulkBlock, b, n, t); t.each[0] > most {
-			best, most = &s, t.each[0]
+		if c := cost(s); c < least {
+			best, least = &s, c
 		}
 	}
 	return best
 }
 
-// move sends n messages b by a stream over a separate connection.
+// move sends n messages b by a stream.
 func (p *pair) move(s stream, memory int, b []byte, n int, t *times) {
-	kind := 0
-	if s.isPolled {
-		kind = 1
-	}
-	p.with("recv-stream", func(n int, t *times) {
-		p.dialled(func(nc net.Conn) {
-			s.run(nc, func(rw io.ReadWriter) { t.rate(len(b)*n, func() { sendBulk(rw, b, n) }) })
+	p.through(s, "recv-stream", min(memory, len(b)), n, func(rw io.ReadWriter, n int) {
+		t.rate(len(b)*n, func() { sendBulk(rw, b, s.part, n) })
+	})
+}
+
+// through runs f with a separate connection, over which the peer does a task with n messages.
+func (p *pair) through(s stream, task string, memory, n int, f func(rw io.ReadWriter, n int)) {
+	p.with(task, func(n int, _ *times) {
+		p.dialled(func(nc net.Conn) { s.run(nc, func(rw io.ReadWriter) { f(rw, n) }) })
+	}, append(s.numbers(), memory)...)(n, nil)
+}
+
+// bestTrips is the fastest bare loop of round trips of large messages.
+func bestTrips(p *pair) loop {
+	trips := func(s stream, n int, t *times) {
+		p.through(s, "echo-stream", 0, n, func(rw io.ReadWriter, n int) {
+			t.round(n, newRaw(rw, p.Size, p.Size, s.part).ping)
 		})
-	}, kind, s.buffers, min(memory, len(b)))(n, t)
+	}
+	return func(n int, t *times) {
+		if p.best == nil {
+			p.best = fastest(func(s stream) float64 {
+				once := newTimes()
+				trips(s, max(min(n/4, 64<<20/p.Size), 1), once)
+				return once.mid()
+			})
+		}
+		trips(*p.best, n, t)
+	}
 }
 
 // besideBest returns a finish that names the fastest bare loop, and adds a note.

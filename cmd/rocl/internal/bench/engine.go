@@ -23,6 +23,7 @@ const warmUp = 500
 // each. It returns the figures of each loop.
 func measure(rounds, count int, loops ...loop) []*times {
 	all := make([]*times, len(loops))
+	where := look()
 	for round := -1; round < rounds; round++ {
 		n := count
 		if round < 0 {
@@ -36,6 +37,10 @@ func measure(rounds, count int, loops ...loop) []*times {
 			l(n, all[i])
 			all[i].allocs = (mallocs() - before) / float64(n)
 		}
+		where = where.and(look())
+	}
+	for _, t := range all {
+		t.place = where
 	}
 	return all
 }
@@ -52,6 +57,7 @@ type times struct {
 	each   []float64               // the figure of each round: the median in microseconds, or a rate
 	all    *hdrhistogram.Histogram // the single times of all rounds, in nanoseconds
 	allocs float64                 // allocations of this process for each message of the last round
+	place  place                   // of the processors during all rounds
 }
 
 func newTimes() *times { return &times{all: hdrhistogram.New(1, int64(time.Minute), 3)} }

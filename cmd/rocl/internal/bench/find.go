@@ -201,7 +201,7 @@ func datagrams(p *pair) loop {
 	f, port := newUDP()
 	p.hangUp(p.ctx, f)
 	f.connect(must(strconv.Atoi(p.ask(p.peer, "udp", port, int(wait)))), wait)
-	p.wires["echo-udp"] = newRaw(f, datagram, datagram)
+	p.wires["echo-udp"] = newRaw(f, datagram, datagram, 0)
 	return bareTrips("echo-udp")(p)
 }
 
@@ -218,10 +218,10 @@ func findsNone(p *pair) loop {
 
 func findsOfNodes(p *pair, r *Result, t []*times) []*Result {
 	if p.o.nodes > 2 || p.o.sealed {
-		r.Target = 0
+		r.Limits = nil
 	}
 	no := *r
-	no.Bench, no.What, no.Target, no.Allocs = "no", "a find of what another node has", 3, 0
+	no.Bench, no.What, no.Limits, no.Allocs = "no", "a find of what another node has", []Limit{atMost("ratio", 3)}, 0
 	no.compare(t[2], t[1])
 	return []*Result{&no}
 }

@@ -41,11 +41,29 @@ func quietPairs(ctx context.Context, o *options) []*Result {
 	after := resident(ctx)
 	const most = 64 << 10
 	n := o.count * (o.count - 1) / 2
-	r := &Result{Bench: "pairs", Transport: o.transport, Size: o.size, Count: n, Unit: "bytes a pair", What: "the allowed 64 KiB",
-		Rate: float64(max(after-before, 0)) / float64(n), Raw: most, Target: 1,
+	r := &Result{Case: Case{Bench: "pairs", Transport: o.transport, Size: o.size}, Count: n, Unit: "bytes a pair", What: "the allowed 64 KiB",
+		Rate: float64(max(after-before, 0)) / float64(n), Raw: most, Limits: []Limit{atMost("ratio", 1)},
 		Extra: fmt.Sprintf("%d contexts in one process, all to all; %.1f MiB with the pools, %.1f MiB before", o.count, float64(after)/(1<<20), float64(before)/(1<<20))}
 	r.Ratio = r.Rate / r.Raw
-	return []*Result{r}
+	return []*Result{r, idle(ctx, o, rs)}
+}
+
+// idle counts what contexts with links that carry nothing do in a second: how often a waiter wakes,
+// and system calls.
+func idle(ctx context.Context, o *options, rs []*rocl.Resource) *Result {
+	work := func() (n float64) {
+		for _, r := range rs {
+			s := r.Context().Stats()
+			n += float64(s.Sleeps + s.Wakeups + s.Polls + s.Reads + s.Writes)
+		}
+		return n
+	}
+	before := work()
+	sleep(ctx, time.Second)
+	r := &Result{Case: Case{Bench: "pairs idle", Transport: o.transport}, Count: len(rs), Unit: "wake-ups and system calls/s", What: "contexts",
+		Rate: work() - before, Raw: float64(len(rs)), Limits: []Limit{atMost("rate", 0)}}
+	r.Ratio = r.Rate / r.Raw
+	return r
 }
 
 // resident returns how many bytes of memory this process has, once the number does not fall any

@@ -55,6 +55,7 @@ type config struct {
 	Dir             string // its directory's socket is here, and what the processes share
 	Transport, Poll string
 	Size            int    // of a message
+	Procs           int    // GOMAXPROCS; 0: as many as there are processors
 	Number          int    // of a node
 	Join, Key       string // of a node: the address of another, and the path of the key file
 }
@@ -117,10 +118,10 @@ func (m *means) use(ctx context.Context, done *cleanup, nc, uc net.Conn, size in
 	done.add(func() { _ = unix.Close(n) })
 	m.tcp, size = nc, max(size, 1)
 	m.wires = map[string]wire{
-		"echo-blocking": newRaw(nc, size, size),
-		"echo-polled":   newRaw(fd{n, polls}, size, size),
-		"echo-sleeping": newRaw(fd{n, sleeps}, size, size),
-		"echo-unix":     newRaw(uc, 16+6+6+len("bench")+len("peer"), 16+40+6+6+len("bench")+len("peer")), // as many as of a find
+		"echo-blocking": newRaw(nc, size, size, 0),
+		"echo-polled":   newRaw(fd{n, polls}, size, size, 0),
+		"echo-sleeping": newRaw(fd{n, sleeps}, size, size, 0),
+		"echo-unix":     newRaw(uc, 16+6+6+len("bench")+len("peer"), 16+40+6+6+len("bench")+len("peer"), 0), // as many as of a find
 		"echo-words":    &words{m.mem, ctx, false},
 		"echo-futex":    &words{m.mem, ctx, true},
 		"echo-channel":  m.chans,
@@ -185,7 +186,7 @@ type pair struct {
 
 // withPair runs f with a pair.
 func withPair(ctx context.Context, o *options, with role, f func(*pair)) error {
-	p := &pair{o: o, config: config{Role: cmp.Or(with, isPeer), Transport: o.transport, Poll: o.poll, Size: o.size}}
+	p := &pair{o: o, config: config{Role: cmp.Or(with, isPeer), Transport: o.transport, Poll: o.poll, Size: o.size, Procs: o.procs}}
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.free = context.WithoutCancel(ctx)
 	if p.msg = p.ctx; o.transport == "inproc" {

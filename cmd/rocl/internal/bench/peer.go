@@ -12,13 +12,16 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"unsafe"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/tpvm"
@@ -30,6 +33,7 @@ func peerMain(ctx context.Context, arg string, in io.Reader, out io.Writer) erro
 	if err := json.Unmarshal([]byte(arg), &a.config); err != nil {
 		return usage.Errorf("what a peer is: %w", err)
 	}
+	runtime.GOMAXPROCS(a.Procs)
 	ctx, cancel := context.WithCancel(ctx)
 	a.ctx, a.calls = ctx, ctx
 	defer a.end()
@@ -72,7 +76,8 @@ type answerer struct {
 	task   *tpvm.Task
 	tl, ul net.Listener
 	idle   []*rocl.Context
-	memory []byte // of a stream
+	memory []byte // of a stream, or that the parent reads
+	ep     *bulk.Endpoint
 }
 
 func (a *answerer) serve(todo <-chan string, out io.Writer) {
@@ -131,19 +136,25 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		f, port := newUDP()
 		f.connect(count, waiting(n[1]))
 		a.hangUp(a.ctx, f)
-		a.wires["echo-udp"] = newRaw(f, datagram, datagram)
+		a.wires["echo-udp"] = newRaw(f, datagram, datagram, 0)
 		return strconv.Itoa(port)
 	case "recv-fixed", "recv-lengths":
 		recvRaw(a.tcp, size, count, task == "recv-lengths")
 	case "recv-ring":
 		a.mem.recv(a.ctx, size, count)
 	case "recv-stream":
-		if len(a.memory) != n[3] {
-			a.memory = make([]byte, n[3])
-		}
+		a.resize(n[4])
 		a.accepted(func(nc net.Conn) {
-			stream{n[1] == 1, n[2]}.run(nc, func(rw io.ReadWriter) { recvBulk(rw, a.memory, size, count) })
+			streamOf(n[1:]).run(nc, func(rw io.ReadWriter) { recvBulk(rw, a.memory, size, count) })
 		})
+	case "echo-stream":
+		s := streamOf(n[1:])
+		a.accepted(func(nc net.Conn) {
+			s.run(nc, func(rw io.ReadWriter) { newRaw(rw, size, size, s.part).echo(more) })
+		})
+	case "memory":
+		a.resize(count)
+		return fmt.Sprint(uintptr(unsafe.Pointer(&a.memory[0])))
 	case "serve-rpc":
 		a.accepted(serveNetRPC)
 	case "idle":
@@ -156,14 +167,14 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		a.echoWithReceivers(count)
 	case "reply":
 		a.reply(count)
-	case "recv":
-		a.recv(count, n[1])
+	case "recv-recv", "recv-messages":
+		a.recv(count, n[1], task == "recv-messages")
 	case "recv-read":
 		a.recvRead(count, sum)
 	case "recv-scan":
 		a.recvRead(count, scan)
-	case "calls-inline", "calls-goroutine":
-		a.serveCalls(count, task == "calls-inline")
+	case "calls-inline", "calls-goroutine", "calls-bulk":
+		a.serveCalls(count, task)
 	case "fill":
 		return a.fill(count)
 	case "expose":
@@ -190,6 +201,13 @@ func (a *answerer) listen() (addrs string) {
 	a.ul = must(net.Listen("unix", filepath.Join(a.Dir, "raw.sock")))
 	a.hangUp(a.ctx, a.ul)
 	return fmt.Sprint(a.tl.Addr(), " ", a.ul.Addr())
+}
+
+// resize makes the memory have n bytes.
+func (a *answerer) resize(n int) {
+	if len(a.memory) != n {
+		a.memory = fillCounting(make([]byte, n))
+	}
 }
 
 // accepted runs f with a separate connection of the parent.
@@ -287,13 +305,13 @@ func (a *answerer) reply(n int) {
 	}
 }
 
-// recv receives n messages of some senders, checks the order of those of each sender, and answers
-// once.
-func (a *answerer) recv(n, senders int) {
+// recv receives n messages of some senders, in a loop over Messages or by Recv, checks the order of
+// those of each sender, and answers once.
+func (a *answerer) recv(n, senders int, iterates bool) {
 	var last rocl.GID
 	next := make([]uint64, senders) // by the sender's number in the upper bits of the tag; a map would cost as much as the message
-	for range n {
-		m := must(a.me.Recv(a.calls))
+	left := n
+	take := func(m *rocl.Message) (more bool) {
 		sender, k := m.Tag()>>40, m.Tag()&(1<<40-1)
 		if next[sender] != k {
 			check(fmt.Errorf("message %d of sender %d came in place of %d", k, sender, next[sender]))
@@ -301,6 +319,19 @@ func (a *answerer) recv(n, senders int) {
 		next[sender]++
 		last = m.From()
 		m.Release()
+		left--
+		return left > 0
+	}
+	if iterates {
+		for m, err := range a.me.Messages(a.calls) {
+			check(err)
+			if !take(m) {
+				break
+			}
+		}
+	} else {
+		for take(must(a.me.Recv(a.calls))) {
+		}
 	}
 	check(a.me.SendBytes(a.calls, last, 0, []byte{1}))
 }

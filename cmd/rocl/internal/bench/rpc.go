@@ -19,10 +19,12 @@ const (
 )
 
 var rpcCases = []comparison{
-	{bench: "rpc", name: "rpc inline", set: one, unit: "µs", goal: 1.2, bare: messages("echo"), ours: rpcTrip("calls-inline"), finish: besideMessage},
-	{bench: "rpc", name: "rpc goroutine", set: one, unit: "µs", goal: 3, bare: messages("echo"), ours: rpcTrip("calls-goroutine"), finish: besideMessage},
-	{bench: "rpc", name: "rpc calls", transport: "shm", set: many, what: "net/rpc over TCP", unit: "calls/s", goal: 1_500_000, bare: netFutures, ours: rpcRate(futures), finish: leastRPC},
-	{bench: "rpc", name: "rpc calls", transport: "tcp", set: many, what: "net/rpc over TCP", unit: "calls/s", goal: 400_000, bare: netFutures, ours: rpcRate(futures), finish: leastRPC},
+	{bench: "rpc", name: "rpc inline", transport: "shm", set: one, unit: "µs", limits: []Limit{ifNear(atMost("excess", 0.3, 0.15)), noAllocs}, bare: messages("echo"), ours: rpcTrip("calls-inline"), finish: besideMessage},
+	{bench: "rpc", name: "rpc inline", transport: "tcp", set: one, unit: "µs", limits: []Limit{atMost("ratio", 1.2), noAllocs}, bare: messages("echo"), ours: rpcTrip("calls-inline"), finish: besideMessage},
+	{bench: "rpc", name: "rpc goroutine", transport: "shm", set: one, unit: "µs", limits: []Limit{atMost("ratio", 3), atMost("p99", 12, 6)}, bare: messages("echo"), ours: rpcTrip("calls-goroutine"), finish: besideMessage},
+	{bench: "rpc", name: "rpc goroutine", transport: "tcp", set: one, unit: "µs", limits: []Limit{atMost("ratio", 3)}, bare: messages("echo"), ours: rpcTrip("calls-goroutine"), finish: besideMessage},
+	{bench: "rpc", name: "rpc calls", transport: "shm", set: many, what: "net/rpc over TCP", unit: "calls/s", limits: []Limit{atLeast("rate", 1_500_000)}, bare: netFutures, ours: rpcRate(futures), finish: leastRPC},
+	{bench: "rpc", name: "rpc calls", transport: "tcp", set: many, what: "net/rpc over TCP", unit: "calls/s", limits: []Limit{atLeast("rate", 400_000)}, bare: netFutures, ours: rpcRate(futures), finish: leastRPC},
 	{bench: "rpc", name: "rpc calls of goroutines", set: many, what: "net/rpc over TCP", unit: "calls/s", bare: netCalls, ours: rpcRate(fromGoroutines), finish: leastRPC},
 }
 
@@ -35,28 +37,34 @@ func besideMessage(p *pair, r *Result, _ []*times) []*Result {
 	return nil
 }
 
-// leastRPC makes a goal of calls a second that of the ratio.
+// leastRPC says what the limit is of.
 func leastRPC(_ *pair, r *Result, _ []*times) []*Result {
-	if r.Size = 0; r.Target > 0 {
-		r.Extra = fmt.Sprintf("one goroutine; at least %.0f calls a second are required", r.Target)
-		r.Target /= r.Raw
+	if r.Size = 0; r.Limits != nil {
+		r.Extra = "one goroutine"
 	}
 	return nil
 }
 
-// serveCalls answers n calls of rpcCalls with a server of its own.
-func (a *answerer) serveCalls(n int, inline bool) {
+// serveCalls answers n calls with a server of its own: empty ones in the receiving goroutine or in
+// others, or transfers.
+func (a *answerer) serveCalls(n int, task string) {
 	var opts []rpc.Option
-	if inline {
+	if task == "calls-inline" {
 		opts = append(opts, rpc.Inline())
 	}
 	var count atomic.Int64
 	served := make(chan struct{})
+	done := func() {
+		if count.Add(1) == int64(n) {
+			close(served)
+		}
+	}
 	s := must(rpc.NewServer(a.ctx, a.c, rocl.Attrs{"bench": "calls"}, rpc.WithCalls(func(s *rpc.Server) error {
+		if task == "calls-bulk" {
+			return a.offerTransfers(s, done)
+		}
 		return rpc.Register(s, rpcCalls, func(context.Context, struct{}) (struct{}, error) {
-			if count.Add(1) == int64(n) {
-				close(served)
-			}
+			done()
 			return struct{}{}, nil
 		}, opts...)
 	})))
@@ -133,10 +141,7 @@ func serveNetRPC(nc net.Conn) {
 // netCalling returns a loop that calls the peer with net/rpc over a separate connection.
 func (p *pair) netCalling(f func(client *netrpc.Client, n int)) loop {
 	return func(n int, t *times) {
-		if p.o.bench == "rpc" {
-			n /= 10 // takes as long as the library's calls
-		}
-		n = max(n, p.o.inFlight)
+		n = max(n/10, p.o.inFlight) // takes as long as the library's calls
 		p.with("serve-rpc", func(n int, t *times) {
 			p.dialled(func(nc net.Conn) {
 				client := netrpc.NewClient(nc)

@@ -60,8 +60,15 @@ func TestSmoke(t *testing.T) {
 		"find --count 1 --rounds 1 --resources 1",
 		"findall --count 50 --rounds 2",
 		"rpc --count 100 --rounds 1",
-		"bulk --only view --rounds 1",
-		"bulk --only pull --count 1 --rounds 1 --transport shm",
+		"bulk --only view --count 1 --rounds 1",
+		"bulk --only pull --count 1 --rounds 1 --transport shm --size 1000000",
+		"bulk --only call --count 1 --rounds 2 --size 4096",
+		"bulk --only call --count 1 --rounds 1 --transport tcp --size 1000001",
+		"cpu --count 500 --rounds 2",
+		"cpu --count 3 --rounds 1 --transport shm --size 100000",
+		"rtt --count 3 --rounds 1 --size 70000 --poll adaptive",
+		"rate --count 1000 --rounds 1 --transport shm --receive messages --senders 2",
+		"rate --count 1000 --rounds 2 --transport inproc --procs 1",
 		"tpvm --count 40 --rounds 1",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,9 +81,14 @@ func TestSmoke(t *testing.T) {
 			for line := range strings.Lines(out) {
 				var r Result
 				try.OK(t, json.Unmarshal([]byte(line), &r), "%q", line)
-				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 || r.Raw <= 0 || r.Count <= 0 ||
-					r.Unit == "" || r.What == "" || r.Target < 0 || r.Machine.Cores < 1 {
+				if !strings.HasPrefix(r.Bench, strings.Fields(name)[0]) || r.Ratio <= 0 && r.Bench != "pairs idle" || r.Raw <= 0 || r.Count <= 0 ||
+					r.Unit == "" || r.What == "" || r.Machine.Cores < 1 {
 					t.Errorf("printed %s", line)
+				}
+				for _, l := range r.Limits {
+					if l.Verdict == "" || figures[l.Of] == nil || math.IsNaN(l.Is) {
+						t.Errorf("the limit %+v of %s is not judged", l, line)
+					}
 				}
 			}
 			if out == "" {

@@ -20,7 +20,7 @@ func sustainCommand() *cobra.Command {
 	var size, rounds int
 	var interval time.Duration
 	var markdown bool
-	var plot string
+	var plot, page string
 	c := &cobra.Command{
 		Use: "sustain", Args: usage.Nothing,
 		Short: "What is left of a computation and of messages when they run together",
@@ -32,14 +32,16 @@ func sustainCommand() *cobra.Command {
 	f.IntVar(&rounds, "rounds", 7, "rounds, each with three intervals a row")
 	f.DurationVar(&interval, "interval", 200*time.Millisecond, "how long each is measured at a time")
 	f.BoolVar(&markdown, "markdown", false, "print the table of docs/BENCHMARKS.md")
+	f.StringVar(&page, "into", "", "put that table into this file, between the lines <!-- bench sustain --> and <!-- end of bench sustain -->")
 	f.StringVar(&plot, "plot", "", "draw it into this file too, as SVG")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		isJSON := cli.Flags(cmd).JSON
 		if rounds < 1 || interval <= 0 || size < 0 || size > rocl.MaxMessage {
 			return usage.Errorf("--rounds must be at least 1, --interval more than 0, --size from 0 to %d", rocl.MaxMessage)
 		}
-		if isJSON && markdown {
-			return usage.Errorf("--json or --markdown, not both")
+		isPage := f.Changed("into")
+		if isJSON && (markdown || isPage) || markdown && isPage {
+			return usage.Errorf("one of --json, --markdown and --into")
 		}
 		return attempt(func() {
 			var drawing *os.File
@@ -54,6 +56,8 @@ func sustainCommand() *cobra.Command {
 				for _, s := range all {
 					check(cli.Print(w, s))
 				}
+			case isPage:
+				check(intoPage(page, c.Name(), func(w io.Writer) error { return sustainedMarkdown(w, all) }))
 			case markdown:
 				check(sustainedMarkdown(w, all))
 			default:
@@ -81,7 +85,7 @@ func sustainedText(w io.Writer, all []*Sustained) error {
 
 func sustainedMarkdown(w io.Writer, all []*Sustained) error {
 	s := all[0]
-	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s; %d B, %d goroutines compute, %d rounds of %v an interval.\n\n"+
+	_, err := fmt.Fprintf(w, "%s: %s, %d cores, %s, %s;\n%d B, %d goroutines compute, %d rounds of %v an interval.\n\n"+
 		"| transport | waiting | computation alone, units/s | beside messages | share | round trip alone, µs (p99) | beside the computation | share | sustained |\n|---|---|---|---|---|---|---|---|---|\n",
 		time.Now().UTC().Format(time.DateOnly), s.Machine.CPU, s.Machine.Cores, s.Machine.Kernel, s.Machine.Go,
 		s.Size, s.Goroutines, s.Rounds, time.Duration(s.Interval*float64(time.Second)).Round(time.Microsecond))

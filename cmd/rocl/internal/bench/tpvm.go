@@ -41,15 +41,15 @@ const tpvmPacked = "the values are packed once; each Send copies them into memor
 
 // tpvmCases measure package tpvm. The other task is in the peer.
 var tpvmCases = []comparison{
-	{bench: "tpvm", name: "tpvm tasks", set: over("shm", "always"), what: "a rocl message there and back", unit: "µs", goal: tpvmTaskMost, bare: messages("echo"), ours: tpvmTrips, finish: note(tpvmPacked)},
-	{bench: "tpvm", name: "tpvm tasks", set: over("shm", "never"), what: "a rocl message there and back", unit: "µs", goal: tpvmTaskMost, bare: messages("echo"), ours: tpvmTrips, finish: note(tpvmPacked)},
-	{bench: "tpvm", name: "tpvm bw", set: tpvmBand, what: "rocl messages", unit: "GB/s", goal: 1 / tpvmTaskMost, bare: clearAndPour, ours: tpvmPour},
-	{bench: "tpvm", name: "tpvm threads", set: withinProcess, what: "a Go channel there and back", unit: "µs", goal: 2.2, bare: bareTrips("echo-channel"), ours: threadTrips, also: []side{messages("echo")}, finish: func(_ *pair, r *Result, t []*times) []*Result {
+	{bench: "tpvm", name: "tpvm tasks", set: over("shm", "always"), what: "a rocl message there and back", unit: "µs", limits: []Limit{atMost("ratio", tpvmTaskMost)}, bare: messages("echo"), ours: tpvmTrips, finish: note(tpvmPacked)},
+	{bench: "tpvm", name: "tpvm tasks", set: over("shm", "never"), what: "a rocl message there and back", unit: "µs", limits: []Limit{atMost("ratio", tpvmTaskMost)}, bare: messages("echo"), ours: tpvmTrips, finish: note(tpvmPacked)},
+	{bench: "tpvm", name: "tpvm bw", set: tpvmBand, what: "rocl messages", unit: "GB/s", limits: []Limit{atLeast("ratio", 1/tpvmTaskMost)}, bare: clearAndPour, ours: tpvmPour},
+	{bench: "tpvm", name: "tpvm threads", set: withinProcess, what: "a Go channel there and back", unit: "µs", limits: []Limit{atMost("ratio", 2.5, 2)}, bare: bareTrips("echo-channel"), ours: threadTrips, also: []side{messages("echo")}, finish: func(_ *pair, r *Result, t []*times) []*Result {
 		r.Transport = ""
 		r.Extra = fmt.Sprintf("%s; messages of rocl between contexts of one process: %.2f µs, %.2f times a channel", tpvmPacked, t[2].mid(), t[2].mid()/r.Raw)
 		return nil
 	}},
-	{bench: "tpvm", role: isAlone, set: over("shm", "adaptive"), unit: "µs", goal: 1, run: tpvmSpawns},
+	{bench: "tpvm", role: isAlone, set: over("shm", "adaptive"), unit: "µs", limits: []Limit{atMost("ratio", 1)}, run: tpvmSpawns},
 }
 
 func tpvmBand(o *options) {
@@ -318,11 +318,11 @@ func besidePVM(ctx context.Context, o *options, rs []*Result) (all []*Result) {
 		c.Bench, c.What, c.RawP99 = strings.Replace(r.Bench, "tpvm", "tpvm beside PVM:", 1), "PVM 3.4, direct route", 0
 		switch {
 		case r.Bench == "tpvm tasks" && r.Poll == "always":
-			c.Raw, c.Ratio, c.Target = trip, c.P50/trip, 0.1
+			c.Raw, c.Ratio, c.Limits = trip, c.P50/trip, []Limit{atMost("ratio", 0.1)}
 		case r.Bench == "tpvm tasks":
-			c.Raw, c.Ratio, c.Target = trip, c.P50/trip, 1
+			c.Raw, c.Ratio, c.Limits = trip, c.P50/trip, []Limit{atMost("ratio", 1)}
 		case r.Bench == "tpvm bw":
-			c.Raw, c.Ratio, c.Target = band/1e9, c.Rate/(band/1e9), 3
+			c.Raw, c.Ratio, c.Limits = band/1e9, c.Rate/(band/1e9), []Limit{atLeast("ratio", 3)}
 		default:
 			continue
 		}
