@@ -73,7 +73,7 @@ func report(b *testing.B, before, after [2]usage) {
 	b.ReportMetric(per(func(u *usage) int64 { return u.Routines }), "goroutines/op")
 	b.ReportMetric(per(func(u *usage) int64 { return u.Messages }), "messages/op")
 	b.ReportMetric(per(func(u *usage) int64 { return u.Wakeups }), "wakeups/op")
-	b.ReportMetric(per(func(u *usage) int64 { return u.Mallocs }), "allocs/op")
+	b.ReportMetric(per(func(u *usage) int64 { return u.Mallocs }), "mallocs/op")
 }
 
 // policies are the ways of waiting that the benchmark compares. With "never" the processor time has no
