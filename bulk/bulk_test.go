@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +29,12 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if s := strings.Fields(os.Getenv("ROCL_IN_CALL")); len(s) == 3 {
+		inCallServer(s[0], s[1], s[2])
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var long = flag.Bool("long", false, "1 GiB over connections that break, up to 64 MiB, 10,000 lists of segments: some minutes")
 

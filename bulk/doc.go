@@ -34,12 +34,13 @@
 // where the system does not allow process_vm_readv (ptrace, see [WithLogger]), and where the
 // segments have less than 4 KiB on average.
 //
-// Over TCP and TLS, Pull and Push of 64 KiB and more scatter and gather without a copy: each
-// segment and each of the program's slices of 64 KiB or more has messages of its own. The target of
-// a push sends an offer, and the origin reads the bytes from the target as a pull does. Smaller
-// segments and slices are gathered into messages and copied, and so is a range across segments for
-// View and Pipeline, which return one message. Small ranges are copied too. [Stats.CopiedBytes]
-// counts.
+// Over TCP and TLS, Pull of 64 KiB and Push of 1 MiB and more scatter and gather without a copy:
+// each segment and each of the program's slices of 64 KiB or more has messages of its own. The
+// target of such a push sends an offer, and the origin reads the bytes from the target as a pull
+// does. A smaller push has its bytes in the request: two copies cost less than the messages of an
+// offer. Smaller segments and slices are gathered into messages and copied, and so is a range
+// across segments for View and Pipeline, which return one message. Small ranges are copied too.
+// [Stats.CopiedBytes] counts.
 //
 // # Large transfers
 //

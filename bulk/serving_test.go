@@ -22,7 +22,7 @@ import (
 // Promise (Package bulk): An endpoint serves a limited number of requests, and one target cannot
 // take them all. See also TestGreedyTarget.
 func TestRequestsAtATime(t *testing.T) {
-	const most, n = 4, 1 << 20
+	const most, n = 4, 3 << 20
 	try.Fails(bulk.Open(deadline(t), nil, bulk.MaxRequests(0)))(t, bulk.ErrRange)
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestRequestsAtATime(t *testing.T) {
 			r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
 			var all sync.WaitGroup
 			for range 2 * most { // each may have one request
-				target := endpoint(t, cl.Open(0, tr...), bulk.PieceSize(100_000), bulk.Depth(8))
+				target := endpoint(t, cl.Open(0, tr...), bulk.PieceSize(300_000), bulk.Depth(8)) // the origin copies each piece in another goroutine
 				for range 2 {
 					w := expose(t, origin, bulk.WriteOnly, bulk.Bytes(make([]byte, n)))
 					all.Go(func() {

@@ -252,7 +252,7 @@ func (ep *Endpoint) pushByMessages(ctx context.Context, mv *move, from int64) (d
 	switch route := ep.sharing.route(ep.c, mv.h.origin); {
 	case route == shared:
 		size = ep.cfg.large
-	case route == remote && mv.n-from >= segmentLeast:
+	case route == remote && mv.n-from >= offerLeast:
 		return ep.pushByOffer(ctx, mv, from)
 	}
 	return ep.each(ctx, mv, from, min(size, ep.copyMost()), mv.pieces, patient(func(ctx context.Context, at, n int64) error {

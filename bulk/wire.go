@@ -36,7 +36,7 @@ import (
 // | 00000004 | write by a locator behind the request in place of the bytes | empty |
 // | 00000005 | read | the bytes, or the first of them, at least 4 KiB: the rest is asked for
 // again |
-// | 00000006 | offer, TCP and TLS, 64 KiB or more: behind it a request by which the origin reads
+// | 00000006 | offer, TCP and TLS, 1 MiB or more: behind it a request by which the origin reads
 // from the sender's endpoint | empty, when it has |
 // | 00000007 | as 5, of the origin for an offer | as 5 |
 //
@@ -63,7 +63,7 @@ const (
 	tagLocate = 0x42554c4b_00000003 // Pull of inPlaceLeast bytes over shared memory; registered memory, or a locator by which the target reads
 	tagTake   = 0x42554c4b_00000004 // Push of inPlaceLeast bytes over shared memory; a locator instead of the bytes
 	tagPull   = 0x42554c4b_00000005 // Pull, also of the rest after tagLocate has failed; the bytes, or the first of them
-	tagOffer  = 0x42554c4b_00000006 // Push of segmentLeast bytes over a stream; a request instead of the bytes, by which the origin fetches them
+	tagOffer  = 0x42554c4b_00000006 // Push of offerLeast bytes over a stream; a request instead of the bytes, by which the origin fetches them
 	tagFetch  = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
 )
 
