@@ -76,8 +76,8 @@ func report(b *testing.B, before, after [2]usage) {
 	b.ReportMetric(per(func(u *usage) int64 { return u.Mallocs }), "mallocs/op")
 }
 
-// policies are the ways of waiting that the benchmark compares. With "never" the processor time has no
-// polling in it, and so is that of the work.
+// policies are the ways of waiting that the benchmark compares. With "never" the processor time
+// has no polling in it, and so is that of the work.
 var policies = map[string]rocl.PollPolicy{"adaptive": rocl.PollAdaptive, "always": rocl.PollAlways, "never": rocl.PollNever}
 
 func inCallContext(ctx context.Context, sock, transport, poll string) (*rocl.Context, error) {

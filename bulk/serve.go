@@ -15,8 +15,8 @@ const (
 	// copied is the size up to which bytes are copied into a message. For so few bytes a copy costs
 	// less than tracking lent memory.
 	copied = 8 << 10
-	// quick is the size up to which the goroutine that receives requests copies bytes itself. For so
-	// few bytes another goroutine costs more than the copy.
+	// quick is the size up to which the goroutine that receives requests copies bytes itself. For
+	// so few bytes another goroutine costs more than the copy.
 	quick = 256 << 10
 	// viewWait is how long a view waits for memory of the origin. The views of a pipeline may hold
 	// that memory, so the pipeline has to give some of them back.
