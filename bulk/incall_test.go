@@ -55,7 +55,7 @@ func usageOf(c *rocl.Context) (u usage) {
 	for _, n := range st.Sent {
 		u.Messages += int64(n)
 	}
-	u.CPU, u.Threads, u.Wakeups, u.Mallocs = ru.Utime.Nano()+ru.Stime.Nano(), ru.Nvcsw+ru.Nivcsw, int64(st.Wakeups), int64(ms.Mallocs)
+	u.CPU, u.Threads, u.Wakeups, u.Mallocs = ru.Utime.Nano()+ru.Stime.Nano(), int64(ru.Nvcsw)+int64(ru.Nivcsw), int64(st.Wakeups), int64(ms.Mallocs)
 	return u
 }
 
