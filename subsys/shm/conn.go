@@ -230,7 +230,7 @@ func (c *conn) canRead() bool {
 
 // look processes what the peer has published.
 func (c *conn) look() (frames int) {
-	c.back.write(c)
+	c.back.giveBack(c)
 	came := c.canRead()
 	if !came {
 		c.back.tell(c)

@@ -142,13 +142,19 @@ func (r *returns) add(c *conn, loan uint32) {
 	r.owed.Store(true) // set before isIdle is read: the progress goroutine checks owed after it has set isIdle
 	if r.ended.Load() || c.port.isIdle.Load() {
 		r.write(c)
-		r.tell(c)
 	}
 }
 
-// write gives the recorded loans back to the peer. The list cannot overflow: it has a place for
-// each possible loan.
+// write gives the recorded loans back to the peer, and wakes its context if that is idle.
 func (r *returns) write(c *conn) {
+	r.giveBack(c)
+	r.tell(c)
+}
+
+// giveBack is write without waking the peer. The caller must call tell, at the latest before this
+// context becomes idle. The list cannot overflow: it has a place for
+// each possible loan.
+func (r *returns) giveBack(c *conn) {
 	if !r.owed.Load() {
 		return
 	}
@@ -191,7 +197,6 @@ func (r *returns) end(c *conn) {
 	}
 	r.ended.Store(true) // before write: from here on Return calls write itself
 	r.write(c)
-	r.tell(c)
 	r.drop(c)
 }
 

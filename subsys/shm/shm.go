@@ -468,7 +468,6 @@ func (p *port) SetIdle(how subsys.IdleMode) (arrived bool) {
 		p.bell.setMode(how)
 		for _, c := range *p.list.Load() {
 			c.back.write(c)
-			c.back.tell(c)
 			if how == subsys.Asleep {
 				c.trim()
 			}
