@@ -43,8 +43,8 @@
 // Mailbox.mu, or Mailbox.mu twice if a receiver waits for it. TestLocksOfMessage counts them.
 //
 // Small messages that came together are stored as a run, which is one element of the mailbox's list
-// (run.go). Each becomes a Message when it is received. Receives without
-// selectors take the others of the run without the lock (open.go).
+// (run.go). Each becomes a Message when it is received. Receives without selectors take the others
+// of the run without the lock (open.go).
 //
 // # Which message a receive takes
 //

@@ -98,10 +98,7 @@ func (m *Mailbox) takeBackLocked() {
 		m.unconsumeLocked(r.in, len(r.items[i].data))
 	}
 	m.count += int(left.to - left.at)
-	msg := r.message(int(left.at))
-	if left.at++; left.at < left.to {
-		msg.rest = left
-	}
+	msg := left.first()
 	m.messages.PushFront(msg, &msg.place)
 	m.endSpinLocked()
 }

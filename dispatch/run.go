@@ -113,6 +113,15 @@ type rest struct {
 	at, to int32 // the messages at, at+1, … to-1
 }
 
+// first makes the first message of r, which is not empty, with the others behind it.
+func (r rest) first() *Message {
+	msg := r.of.message(int(r.at))
+	if r.at++; r.at < r.to {
+		msg.rest = r
+	}
+	return msg
+}
+
 // togetherMost returns how many of the frames fs, at least one, may become one run.
 func togetherMost(fs []subsys.Frame) int {
 	n := 1
@@ -136,22 +145,14 @@ func (m *Mailbox) storeRunLocked(r *run, i, n int) {
 		m.count += n - i
 		return
 	}
-	msg := r.message(i)
-	if i+1 < n {
-		msg.rest = rest{r, int32(i + 1), int32(n)}
-		m.count += n - i - 1
-	}
-	m.storeLocked(msg)
+	m.count += n - i - 1
+	m.storeLocked(rest{r, int32(i), int32(n)}.first())
 }
 
 // takeRest makes the next message of msg's rest, which gets what remains of it.
 func (msg *Message) takeRest() *Message {
-	r := &msg.rest
-	next := r.of.message(int(r.at))
-	if r.at++; r.at < r.to {
-		next.rest = *r
-	}
-	*r = rest{}
+	next := msg.rest.first()
+	msg.rest = rest{}
 	return next
 }
 
