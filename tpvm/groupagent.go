@@ -302,10 +302,17 @@ func (a *groupAgent) attachLocked(id TID, here *groupCoordinator) {
 	for _, g := range a.local {
 		if g.isIn {
 			v.Members = append(v.Members, g.member())
+		} else {
+			v.Joining = append(v.Joining, g.member())
 		}
 	}
 	for _, l := range a.leaves {
 		v.Members = append(v.Members, l.member)
+	}
+	for _, m := range a.members {
+		if a.local[m.ID] == nil && a.leaves[m.ID] == nil {
+			v.Known = append(v.Known, m)
+		}
 	}
 	if here != nil {
 		here.ask(&v)
@@ -399,6 +406,11 @@ func (a *groupAgent) viewLocked(v *groupMessage) {
 	var gone []member
 	for _, m := range a.members {
 		if !now[m.ID] {
+			gone = append(gone, m)
+		}
+	}
+	for _, m := range v.Known { // of whose join and end the earlier coordinator has told other agents only
+		if a.members[m.Inst].ID != m.ID && !a.log.has(m.ID) {
 			gone = append(gone, m)
 		}
 	}

@@ -28,7 +28,8 @@ import (
 // complete, that the group is frozen. Some agents know of it then, and some do not. So the message
 // about a complete barrier names the arrivals of all agents, and each agent keeps that. The next
 // coordinator begins with no decision: it waits until each agent in the directory has told what it
-// knows, or has ended. Then it sends all of that to all agents.
+// knows, or has ended. Then it sends all of that to all agents: also which members an agent has
+// heard of that are gone, since the other agents may have heard of neither their join nor their end.
 type groupCoordinator struct {
 	t    *Task
 	name string
@@ -53,6 +54,8 @@ type groupCoordinator struct {
 
 	awaited  map[TID]bool      // agents of the previous coordinator that have not attached yet
 	viewless []arrival         // attachments of agents that get their view when no agent is awaited any more
+	joining  []member          // members of agents without a view that the previous coordinator may have counted
+	known    map[TID]member    // members of any task that agents without a view know
 	released map[uint64]uint64 // the last token whose barrier is complete, of each agent by its key
 
 	count   int // of the barrier for which pending wait
@@ -92,7 +95,7 @@ func makeCoordinator(t *Task, name string, r *rocl.Resource, own *groupAgent, po
 	return &groupCoordinator{
 		t: t, name: name, r: r, own: own, post: post, members: map[TID]member{}, insts: map[int]TID{},
 		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]uint64{}, calls: map[TID]groupCall{}, lost: map[TID]uint64{}, excluded: map[TID]bool{}, awaited: map[TID]bool{},
-		released: map[uint64]uint64{},
+		known: map[TID]member{}, released: map[uint64]uint64{},
 	}
 }
 
@@ -198,6 +201,14 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 				c.addLocked(m)
 			}
 		}
+		for _, m := range v.Joining {
+			if m.ID.Context() == from.Context() {
+				c.joining = append(c.joining, m)
+			}
+		}
+		for _, m := range v.Known {
+			c.known[m.ID] = m
+		}
 		delete(c.awaited, from)
 		c.agents[from] = v.Key
 		c.frozen = c.frozen || v.Freeze
@@ -252,6 +263,11 @@ func (c *groupCoordinator) sendViews() {
 		c.depart(id, false, nil) // it has attached before an agent has told of this
 	}
 	c.frozen = c.frozen && len(c.members) > 0
+	for _, m := range c.joining {
+		if !c.frozen && !c.excluded[m.ID] { // otherwise its agent asks, and gets the answer
+			c.addLocked(m)
+		}
+	}
 	attached := map[uint64]bool{}
 	for _, key := range c.agents {
 		attached[key] = true
@@ -264,11 +280,17 @@ func (c *groupCoordinator) sendViews() {
 	for _, m := range c.members {
 		view.Members = append(view.Members, m)
 	}
+	for id, m := range c.known {
+		if _, isMember := c.members[id]; !isMember {
+			view.Known = append(view.Known, m)
+		}
+	}
 	for _, a := range c.viewless {
 		view.Tokens = []uint64{a.token}
 		c.send(a.agent, view)
 	}
-	c.viewless = nil
+	c.viewless, c.joining = nil, nil
+	clear(c.known)
 }
 
 func (c *groupCoordinator) isAttached(agent TID) bool {

@@ -48,7 +48,7 @@ func publicAll(ms []member) (all []Member) {
 // tag, and so keep their order.
 const (
 	// From an agent to the coordinator.
-	opAttach  = iota // Tokens[0]; Members: the agent's; Freeze: the group is frozen; Key; Released; Lost; a call, answered with opView
+	opAttach  = iota // Tokens[0]; Members: the agent's; Joining: the agent's that are not counted yet; Known: other members; Freeze: the group is frozen; Key; Released; Lost; a call, answered with opView
 	opJoin           // Tokens[0]; answered with opReserved
 	opJoined         // Tokens[0]: the reservation; Members[0]
 	opLeave          // Members[0]
@@ -60,7 +60,7 @@ const (
 	opLost           // from a monitor: the sender was given up, or its node was taken for dead; it may live
 
 	// From the coordinator to an agent.
-	opView     // Tokens[0]: the attachment; Version; Members: all; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
+	opView     // Tokens[0]: the attachment; Version; Members: all; Known: members that are gone, and that agents knew; Freeze: the group is frozen; Released; Lost: members that were given up, and may live
 	opReserved // Tokens[0], Inst: -1, the group is frozen, also in answer to opJoined
 	opChange   // Version; Members[0] has joined or, if Gone, is gone; Lost: it was given up; Why: it is out of reach
 	opSynced   // Tokens[0]
@@ -84,6 +84,8 @@ type groupMessage struct {
 	Released []released `cbor:"11,keyasint,omitempty"`
 	Lost     []TID      `cbor:"12,keyasint,omitempty"`
 	Why      string     `cbor:"13,keyasint,omitempty"`
+	Joining  []member   `cbor:"14,keyasint,omitempty"`
+	Known    []member   `cbor:"15,keyasint,omitempty"`
 
 	call groupCall // the received message, if it is the request of a call
 }
@@ -235,7 +237,7 @@ var errGroupMessage = errors.New("tpvm: invalid message of a group")
 
 // appendTo appends the encoded message to p.
 func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
-	if len(m.Members) > 0 || m.Inst != 0 || m.Key != 0 || len(m.Lost) > 0 {
+	if len(m.Members)+len(m.Joining)+len(m.Known) > 0 || m.Inst != 0 || m.Key != 0 || len(m.Lost) > 0 {
 		return codec.Append(append(p, formatCBOR), m)
 	}
 	flags := byte(0)
@@ -267,7 +269,11 @@ func (m *groupMessage) decode(p []byte) error {
 		if err := codec.Decode(p[1:], m); err != nil {
 			return err
 		}
-		if m.Inst < -1 || m.Inst > maxInstance || slices.ContainsFunc(m.Members, func(m member) bool { return !m.isValid() }) {
+		isInvalid := m.Inst < -1 || m.Inst > maxInstance
+		for _, ms := range [...][]member{m.Members, m.Joining, m.Known} {
+			isInvalid = isInvalid || slices.ContainsFunc(ms, func(m member) bool { return !m.isValid() })
+		}
+		if isInvalid {
 			return errGroupMessage
 		}
 		return nil

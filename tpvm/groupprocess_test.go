@@ -45,8 +45,8 @@ func init() {
 }
 
 var memberFuncs = map[string]tpvm.ThreadFunc{
-	// survivor meets the other members in barriers. It reports each member that is missing, and
-	// then gets the number of remaining members.
+	// survivor meets the other members in barriers, and reports the first. It reports each member
+	// that is missing, and then gets the number of remaining members.
 	"survivor": func(ctx context.Context, th *tpvm.Thread) error {
 		count, err := strconv.Atoi(th.Args()[0])
 		if err != nil {
@@ -57,15 +57,6 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 			return err
 		}
 		for {
-			for err == nil {
-				err = g.Barrier(ctx, count)
-			}
-			if err := th.SendPacked(ctx, th.Parent(), tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
-				return err
-			}
-			if _, err := th.RecvInto(ctx, th.Parent(), tagCount, &count); err != nil {
-				return err
-			}
 			for {
 				if err = g.Barrier(ctx, count); err == nil {
 					break
@@ -75,6 +66,15 @@ var memberFuncs = map[string]tpvm.ThreadFunc{
 				}
 			}
 			if err := th.Send(ctx, th.Parent(), tagMet, nil); err != nil {
+				return err
+			}
+			for err == nil {
+				err = g.Barrier(ctx, count)
+			}
+			if err := th.SendPacked(ctx, th.Parent(), tagReport, fmt.Sprint(errors.Is(err, tpvm.ErrMemberGone), err)); err != nil {
+				return err
+			}
+			if _, err := th.RecvInto(ctx, th.Parent(), tagCount, &count); err != nil {
 				return err
 			}
 		}
@@ -138,13 +138,13 @@ func TestGroupProcessKilled(t *testing.T) {
 		pids[i.ID.Context()] = i.PID
 	}
 	ths := try.Get(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
-	for { // until all have joined
-		n := try.Get(task.GroupSize(ctx, "survivors"))(t)
-		if n == procs*each {
-			break
+	for {
+		for _, id := range ths { // who has met the others knows them
+			recv(t, task, id, tagMet)
 		}
-	}
-	for len(ids) > 1 {
+		if len(ids) == 1 {
+			return
+		}
 		f := try.Get(task.Rocl().Find(ctx, rocl.Match{"type": "groupsync", "group": "survivors"}))(t)
 		victim := f.ID.Context()
 		p, err := os.FindProcess(pids[victim])
@@ -173,9 +173,6 @@ func TestGroupProcessKilled(t *testing.T) {
 		b := task.Buffer(pack.Default)
 		try.OK(t, b.PackValues(len(left)))
 		try.OK(t, task.Mcast(ctx, left, tagCount, b))
-		for _, id := range left {
-			recv(t, task, id, tagMet)
-		}
 		ths = left
 		for i, id := range ids {
 			if isVictim(id) {

@@ -867,3 +867,56 @@ func TestGroupTakeoverMembers(t *testing.T) {
 		}
 	})
 }
+
+// The coordinator is killed while it tells the agents that a member has joined. If one with members has
+// heard of it, and the member has ended with the coordinator, the barriers of all agents fail with
+// its name. If it lives, it joins, and nobody is told that it is gone.
+func TestGroupTakeoverJoin(t *testing.T) {
+	names := groupTasks(t, 4)
+	for got := range 16 { // the tasks that get the message
+		for _, killed := range [][]int{{0}, {0, 1}} {
+			for task := range 2 { // of the member that joins
+				w := newGroupWorld(t, names, [][]int{nil, nil, {0}, {1}})
+				w.mayErr = true
+				coordinator := w.now.r.ID()
+				j := &modelJoin{task: task}
+				w.reserve(j)
+				w.settle()
+				w.step(j, nil)
+				for i := range w.groups {
+					w.arrive(i, 3, false)
+				}
+				if task > 0 {
+					w.deliver(groupLink{names[task].agent.ID(), coordinator})
+				}
+				isKnown := false
+				for i := range 4 {
+					l := groupLink{coordinator, names[i].agent.ID()}
+					if got&(1<<i) != 0 && len(w.links[l]) > 0 {
+						w.deliver(l)
+						isKnown = isKnown || !slices.Contains(killed, i) && len(w.agents[i].local) > 0
+					}
+				}
+				for _, i := range killed {
+					w.kill(i, none)
+				}
+				w.settle()
+				for i, g := range w.groups {
+					var err error
+					select {
+					case err = <-g.wake:
+					default:
+					}
+					var e *MemberError
+					isNamed := errors.As(err, &e) && len(e.Members) == 1 && e.Members[0].Instance == j.g.inst
+					if isNamed != (isKnown && w.isDead(task)) || !isNamed && err != nil {
+						t.Errorf("tasks %b got the message of a join in task %d, killed %v: the barrier of member %d: %v", got, task, killed, i, err)
+					}
+				}
+				if !w.isDead(task) && !j.g.isIn {
+					t.Errorf("tasks %b got the message of a join in task %d, killed %v: it has not joined", got, task, killed)
+				}
+			}
+		}
+	}
+}

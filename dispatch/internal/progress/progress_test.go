@@ -203,10 +203,11 @@ func TestKeeperAcknowledges(t *testing.T) {
 
 // An acknowledgement that cannot be written is tried again until it can.
 func TestStuckAcknowledgement(t *testing.T) {
-	e, w, _ := polling(t, spin.Never, 0, func() {})
+	var owes atomic.Pointer[Engine]
+	e, w, p := polling(t, spin.Never, 0, func() { owes.Load().OweAck() })
+	owes.Store(e)
 	w.isStuck.Store(true)
-	e.OweAck()
-	e.CallKeeper()
+	p.write(t, 1)
 	eventually.True(t, "the keeper has tried", func() bool { return e.OwesAck() && !e.keeper.isParked.Load() })
 	w.isStuck.Store(false)
 	eventually.True(t, "acknowledged", func() bool { return w.acks.Load() == 1 })
