@@ -57,6 +57,8 @@ type output[T any] struct {
 	local   *inbox[T]
 	ch      int // of local
 	wire    wire[T]
+	size    func(T) int // the encoded size of an item, for the limit of bytes; nil if the edge is local
+	bytes   int         // of open
 }
 
 // A credit is what a consumer has taken from one channel.
@@ -271,7 +273,10 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 	if o.limits.count <= 1 {
 		return o.leaveOne(out, v)
 	}
-	if out.open = append(out.open, v); len(out.open) >= o.limits.count {
+	if out.size != nil {
+		out.bytes += out.size(v)
+	}
+	if out.open = append(out.open, v); len(out.open) >= o.limits.count || out.bytes >= o.limits.bytes {
 		return o.leave(out)
 	}
 	o.state.Current = out.index
@@ -306,7 +311,7 @@ func (o *outbox[T]) leave(out *output[T]) error {
 		err = out.wire.put(out.open)
 	}
 	clear(out.open) // for the garbage collector
-	out.open = out.open[:0]
+	out.open, out.bytes = out.open[:0], 0
 	return err
 }
 

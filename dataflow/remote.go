@@ -380,6 +380,9 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	x := m.add(e, e.From, e.To)
 	x.credit, x.window = out.credit, o.window(e)
 	out.wire = &remoteWire[T]{m, x, codecOf[T](e)}
+	if codecOf[T](e) == nil {
+		out.size = func(v T) int { return codec.Size(&v) }
+	}
 }
 
 // codecOf returns the codec of the node that sends on an edge, or nil.
