@@ -85,8 +85,8 @@ func (n *typedNode[I, O]) process(ctx context.Context) (err error) {
 	if err = n.inputs(ctx); err != nil && !errors.Is(err, Done) {
 		return err
 	}
-	if s, ok := n.code.stage.(inputsEnder[O]); ok {
-		return s.inputsEnded(ctx, n.out)
+	if s, ok := n.code.stage.(Finisher[O]); ok {
+		return s.Finish(ctx, n.out)
 	}
 	return nil
 }

@@ -45,8 +45,8 @@ type Source[T any] func(ctx context.Context, out Out[T]) error
 type Sink[T any] func(ctx context.Context, in Item[T]) error
 
 // A Stage is called for one input at a time. It ends before its inputs have ended by returning
-// [Done]; any other error ends the run. Optional methods are [Starter], [Ender] and io.Closer,
-// whose Close is called when the node has ended, for whatever reason.
+// [Done]; any other error ends the run. Optional methods are [Starter], [Ender], [Finisher] and
+// io.Closer, whose Close is called when the node has ended, for whatever reason.
 type Stage[I, O any] interface {
 	Process(ctx context.Context, in Item[I], out Out[O]) error
 }
@@ -59,6 +59,12 @@ type Starter[O any] interface {
 // An Ender is a stage that is called once for each input channel, after the channel's last item.
 type Ender[O any] interface {
 	InputEnded(ctx context.Context, from int, back bool, out Out[O]) error
+}
+
+// A Finisher is a stage that is called once when all its inputs have ended, or when it has returned
+// Done. A stage that sums up sends its result then.
+type Finisher[O any] interface {
+	Finish(ctx context.Context, out Out[O]) error
 }
 
 // Func is a stage that is a function.
@@ -262,13 +268,8 @@ type fused[A, B, C any] struct {
 	mid    middle[B, C]
 }
 
-// An inputsEnder is a stage that is called when all its inputs have ended, before Close.
-type inputsEnder[O any] interface {
-	inputsEnded(ctx context.Context, out Out[O]) error
-}
-
-// A finisher is an Out whose channels can be ended.
-type finisher interface {
+// An ending is an Out whose channels can be ended.
+type ending interface {
 	finish(ctx context.Context) error
 }
 
@@ -294,9 +295,9 @@ func (f *fused[A, B, C]) InputEnded(ctx context.Context, from int, back bool, _ 
 	return nil
 }
 
-func (f *fused[A, B, C]) inputsEnded(ctx context.Context, _ Out[C]) error {
-	if s, ok := f.first.(inputsEnder[B]); ok {
-		if err := s.inputsEnded(ctx, &f.mid); err != nil {
+func (f *fused[A, B, C]) Finish(ctx context.Context, _ Out[C]) error {
+	if s, ok := f.first.(Finisher[B]); ok {
+		if err := s.Finish(ctx, &f.mid); err != nil {
 			return err
 		}
 	}
@@ -335,7 +336,7 @@ func (m *middle[B, C]) check(ctx context.Context, err error) error {
 		return err
 	}
 	m.ended = true
-	return m.out.(finisher).finish(ctx)
+	return m.out.(ending).finish(ctx)
 }
 
 // end tells the second stage that its input has ended.
@@ -349,12 +350,12 @@ func (m *middle[B, C]) end(ctx context.Context) error {
 			return err
 		}
 	}
-	if s, ok := m.second.(inputsEnder[C]); ok {
-		if err := s.inputsEnded(ctx, m.out); err != nil {
+	if s, ok := m.second.(Finisher[C]); ok {
+		if err := s.Finish(ctx, m.out); err != nil {
 			return err
 		}
 	}
-	return m.out.(finisher).finish(ctx)
+	return m.out.(ending).finish(ctx)
 }
 
 // finish is end, for a second stage that is fused itself.
