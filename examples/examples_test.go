@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	_ "github.com/rocl-go/rocl/bulk" // if a package that the examples import changes, go test runs this test anew
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	_ "github.com/rocl-go/rocl/netrocl" // likewise
 	_ "github.com/rocl-go/rocl/rpc"     // likewise
@@ -44,6 +46,11 @@ var table = map[string]map[string]func(*testing.T, node){
 			"usage: pipeline work ": {"work", "hard"},
 			"n must be 1 or more":   {"run", "0"},
 		}),
+	},
+	"wordcount": {
+		"whole":  countWords,
+		"groups": countInGroups,
+		"killed": killInCount,
 	},
 	"httpd":      {"serves": get},
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
@@ -215,6 +222,72 @@ func passLinesAndKill(t *testing.T, n node) {
 		t.Errorf("the run ended with %v, %q", err, errOut.String())
 	}
 	n.interrupt(workers[1])
+}
+
+// The words of files are counted as tr, sort and uniq count them.
+func countWords(t *testing.T, n node) {
+	texts := try.Get(filepath.Glob("../docs/*.md"))(t)
+	if got := n.must(texts...); got != unixCount(t, texts) {
+		t.Error("the counts differ")
+	}
+}
+
+// unixCount counts words with commands of Unix.
+func unixCount(t *testing.T, files []string) string {
+	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `cat "$@" | tr -cs a-zA-Z0-9 '\n' | grep . | sort | uniq -c`, "-"}, files...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	return string(try.Get(cmd.Output())(t))
+}
+
+// Four processes count as one does.
+func countInGroups(t *testing.T, n node) {
+	n.open() // serves the directory
+	texts := try.Get(filepath.Glob("../docs/*.md"))(t)
+	var others []*subprocess.Process
+	for _, group := range []string{"count", "read", "split"} {
+		others = append(others, n.launch(n.command(append([]string{"--group", group}, texts...)...)))
+	}
+	if got := n.must(append([]string{"--group", "print"}, texts...)...); got != unixCount(t, texts) {
+		t.Error("the counts differ")
+	}
+	for _, p := range others {
+		try.Check(t, p.Wait(), "%q", p.Cmd.Args[1:])
+	}
+}
+
+// A group is killed while words are counted. The other processes end with an error that names it.
+func killInCount(t *testing.T, n node) {
+	n.open() // serves the directory
+	in, w, err := os.Pipe()
+	try.OK(t, err)
+	defer w.Close() // the input has no end
+	var all []*subprocess.Process
+	var errOut [4]strings.Builder
+	for i, group := range []string{"read", "split", "count", "print"} {
+		cmd := n.command("--group", group, "/dev/stdin")
+		cmd.Stdin, cmd.Stderr = in, &errOut[i]
+		all = append(all, n.launch(cmd))
+	}
+	in.Close()
+	const flows = 4 << 20 // more than a pipe holds
+	for written := 0; written < flows; {
+		k, err := w.WriteString("some words of a text\n")
+		try.OK(t, err)
+		written += k
+	}
+	n.kill(all[2])
+	go func() {
+		for {
+			if _, err := w.WriteString("some words of a text\n"); err != nil {
+				return
+			}
+		}
+	}()
+	for i, p := range all {
+		if err := p.Wait(); i != 2 && (err == nil || !strings.Contains(errOut[i].String(), "group count")) {
+			t.Errorf("%q ended with %v, %q", p.Cmd.Args[1:], err, errOut[i].String())
+		}
+	}
 }
 
 // A client gets the answer of a server. If that server is killed, another one answers.
