@@ -3,6 +3,7 @@
 package examples
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -52,6 +54,8 @@ var table = map[string]map[string]func(*testing.T, node){
 		"groups": countInGroups,
 		"killed": killInCount,
 	},
+	"traffic":    {"groups": measureTraffic},
+	"video":      {"groups": filterFilm},
 	"httpd":      {"serves": get},
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
 	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},
@@ -239,19 +243,62 @@ func unixCount(t *testing.T, files []string) string {
 	return string(try.Get(cmd.Output())(t))
 }
 
+// inGroups runs the program once for each group, and returns what they print.
+func (n node) inGroups(groups []string, args ...string) (all string) {
+	n.t.Helper()
+	n.open() // serves the directory
+	var printed [8]strings.Builder
+	var ps []*subprocess.Process
+	for i, group := range groups {
+		cmd := n.command(append([]string{"--DFF_GName=" + group}, args...)...)
+		cmd.Stdout = &printed[i]
+		ps = append(ps, n.launch(cmd))
+	}
+	for i, p := range ps {
+		try.Check(n.t, p.Wait(), "group %s", groups[i])
+		all += printed[i].String()
+	}
+	return all
+}
+
 // Four processes count as one does.
 func countInGroups(t *testing.T, n node) {
-	n.open() // serves the directory
 	texts := try.Get(filepath.Glob("../docs/*.md"))(t)
-	var others []*subprocess.Process
-	for _, group := range []string{"count", "read", "split"} {
-		others = append(others, n.launch(n.command(append([]string{"--group", group}, texts...)...)))
-	}
-	if got := n.must(append([]string{"--group", "print"}, texts...)...); got != unixCount(t, texts) {
+	if n.inGroups([]string{"read", "split", "count", "print"}, texts...) != unixCount(t, texts) {
 		t.Error("the counts differ")
 	}
-	for _, p := range others {
-		try.Check(t, p.Wait(), "%q", p.Cmd.Args[1:])
+}
+
+// Four processes find the same speeds as one, and as many passages as there are positions.
+func measureTraffic(t *testing.T, n node) {
+	args := []string{"-cars", "100"}
+	sorted := func(text string) []string { return slices.Sorted(strings.Lines(text)) }
+	whole := sorted(n.must(args...))
+	cut := sorted(n.inGroups([]string{"0", "1", "2", "3"}, args...))
+	try.Equal(t, strings.Join(cut, ""), strings.Join(whole, ""), "in groups")
+	count := map[string]int{}
+	for _, line := range whole {
+		if f := strings.Fields(line); f[0] != "road" {
+			count[f[0]] += try.Get(strconv.Atoi(f[1]))(t)
+		}
+	}
+	if count["sent"] != 4*100*100 || count["received"] != count["sent"] {
+		t.Errorf("passages: %v", count)
+	}
+}
+
+// The frames that three processes write are those that one writes.
+func filterFilm(t *testing.T, n node) {
+	whole, cut := t.TempDir(), t.TempDir()
+	n.must("-frames", "20", whole)
+	n.inGroups([]string{"draw", "filter", "write"}, "-frames", "20", cut)
+	files := try.Get(os.ReadDir(whole))(t)
+	try.Equal(t, len(files), 20, "frames")
+	for _, f := range files {
+		a := try.Get(os.ReadFile(filepath.Join(whole, f.Name())))(t)
+		if b := try.Get(os.ReadFile(filepath.Join(cut, f.Name())))(t); !bytes.Equal(a, b) {
+			t.Errorf("%s differs", f.Name())
+		}
 	}
 }
 
@@ -264,7 +311,7 @@ func killInCount(t *testing.T, n node) {
 	var all []*subprocess.Process
 	var errOut [4]strings.Builder
 	for i, group := range []string{"read", "split", "count", "print"} {
-		cmd := n.command("--group", group, "/dev/stdin")
+		cmd := n.command("--DFF_GName", group, "/dev/stdin")
 		cmd.Stdin, cmd.Stderr = in, &errOut[i]
 		all = append(all, n.launch(cmd))
 	}

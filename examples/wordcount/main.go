@@ -2,12 +2,10 @@
 
 // Command wordcount counts the words of files, as tr, sort and uniq -c do:
 //
-//	wordcount FILE...
+//	wordcount [-n N] FILE...
 //
 // A source reads the files, some stages divide their text into words, others count the words, each
-// its own, and a sink collects the counts. The command runs all of them. With --group it runs only
-// one of the groups read, split, count and print; four such processes on any nodes, started with
-// the same arguments, do the same work together.
+// its own, and a sink sorts and prints the counts. The groups are read, split, count and print.
 package main
 
 import (
@@ -17,48 +15,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 
-	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow"
 )
 
-func main() {
-	n := flag.Int("n", 2, "stages that divide text, and stages that count")
-	group := flag.String("group", "", "run one group: read, split, count or print")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := run(ctx, *n, *group, flag.Args()); err != nil {
-		log.Fatal(err)
-	}
-}
-
-// run counts the words of files, or does one group's part of that.
-func run(ctx context.Context, n int, group string, files []string) error {
-	var counts []count
-	g, err := graph(n, files, &counts)
-	if err != nil {
-		return err
-	}
-	var os []dataflow.RunOption
-	if group != "" {
-		c, err := rocl.Open(ctx)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		os = append(os, dataflow.InGroup(c, group, dataflow.Config{}))
-	}
-	if err := g.Run(ctx, os...); err != nil {
-		return err
-	}
-	return show(counts)
-}
+func main() { dataflow.Main(build) }
 
 // A count says how often a word came.
 type count struct {
@@ -66,21 +30,21 @@ type count struct {
 	N    int
 }
 
-// graph returns the graph. Its sink adds to counts.
-func graph(n int, files []string, counts *[]count) (*dataflow.Graph, error) {
+// build returns the graph.
+func build(args []string) (*dataflow.Graph, error) {
+	f := flag.NewFlagSet("wordcount", flag.ExitOnError)
+	n := f.Int("n", 2, "stages that divide text, and stages that count")
+	_ = f.Parse(args) // it ends the process
 	read := dataflow.From(func(ctx context.Context, out dataflow.Out[[]byte]) error {
-		return readAll(ctx, files, out)
+		return readAll(ctx, f.Args(), out)
 	})
-	split := make([]dataflow.Part[[]byte, string], n)
-	tally := make([]dataflow.Part[string, count], n)
-	for i := range n {
+	split := make([]dataflow.Part[[]byte, string], *n)
+	tally := make([]dataflow.Part[string, count], *n)
+	for i := range *n {
 		split[i] = dataflow.Do(dataflow.Func[[]byte, string](divide), dataflow.Batch(512, 0, 0), dataflow.Policy(dataflow.ByKey(key)))
 		tally[i] = dataflow.Do(counter{}, dataflow.Batch(512, 0, 0))
 	}
-	print := dataflow.To(func(_ context.Context, in dataflow.Item[count]) error {
-		*counts = append(*counts, in.Value)
-		return nil
-	})
+	print := dataflow.Do(&printer{})
 	g, err := dataflow.New("wordcount", dataflow.Pipeline3(read, dataflow.AllToAll(split, tally), print))
 	if err != nil {
 		return nil, err
@@ -181,11 +145,20 @@ func (c counter) Finish(ctx context.Context, out dataflow.Out[count]) error {
 	return nil
 }
 
-// show prints counts as uniq -c does.
-func show(counts []count) error {
-	slices.SortFunc(counts, func(a, b count) int { return strings.Compare(a.Word, b.Word) })
+// A printer prints the counts as uniq -c does.
+type printer struct{ counts []count }
+
+// Process notes a count.
+func (p *printer) Process(_ context.Context, in dataflow.Item[count], _ dataflow.Out[dataflow.None]) error {
+	p.counts = append(p.counts, in.Value)
+	return nil
+}
+
+// Finish prints all counts.
+func (p *printer) Finish(context.Context, dataflow.Out[dataflow.None]) error {
+	slices.SortFunc(p.counts, func(a, b count) int { return strings.Compare(a.Word, b.Word) })
 	w := bufio.NewWriter(os.Stdout)
-	for _, c := range counts {
+	for _, c := range p.counts {
 		fmt.Fprintf(w, "%7d %s\n", c.N, c.Word)
 	}
 	return w.Flush()
