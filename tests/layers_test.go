@@ -46,16 +46,18 @@ var layers = map[string]int{
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
 	"bulk":                      9,
+	"dataflow/internal/plan":    9, "dataflow/internal/sched": 10, "dataflow": 11,
 }
 
 // publicOnly lists packages that use the library only by its public packages, as a user's program
 // does. Of the module they may import the listed packages and themselves, and nothing else. The
 // same holds for packages in folders below them.
 var publicOnly = map[string][]string{
-	"pool": {},
-	"tpvm": {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
-	"rpc":  {"", "bulk", "codec", "pool", "rpc"},
-	"bulk": {"", "codec"},
+	"pool":     {},
+	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
+	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
+	"bulk":     {"", "codec"},
+	"dataflow": {"", "codec", "dataflow"},
 }
 
 // mayImport reports whether publicOnly lets a package import another package of the module.

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataflow
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rocl-go/rocl/dataflow/internal/plan"
+	"github.com/rocl-go/rocl/dataflow/internal/sched"
+)
+
+// The errors of this package. Errors wrap them: use errors.Is.
+var (
+	// Done is what a node returns to end well before its inputs have ended. Send returns Done when
+	// every consumer has ended.
+	Done = errors.New("dataflow: the node is done")
+
+	// ErrGraph is returned by New for a graph that cannot run.
+	ErrGraph = plan.ErrGraph
+	// ErrTwoGroups is returned by Group for a node that has a group.
+	ErrTwoGroups = plan.ErrTwoGroups
+	// ErrNoGroup is returned by Run with InGroup if a node has no group.
+	ErrNoGroup = plan.ErrNoGroup
+	// ErrGroup is returned by Run for the name of a group that the graph does not have.
+	ErrGroup = plan.ErrGroup
+
+	// ErrChannel is returned by SendTo and SendBack for a number that no channel has.
+	ErrChannel = errors.New("dataflow: the node has no such channel")
+	// ErrPanic is the cause of a run's end if a node has panicked.
+	ErrPanic = errors.New("dataflow: the node panicked")
+	// ErrCount is the cause of a run's end if a channel ended with another number of items than its
+	// sender has sent.
+	ErrCount = sched.ErrCount
+	// ErrHash is the cause of a run's end if two groups have different graphs.
+	ErrHash = errors.New("dataflow: two groups have different graphs")
+	// ErrLost is the cause of a run's end if a group has ended before its channels have.
+	ErrLost = errors.New("dataflow: a group is lost")
+)
+
+// A RunError is the first failure of a run. Each group that the failure affects returns it.
+type RunError struct {
+	Graph string
+	Group string // of the stage; empty without groups
+	Stage string // the node's name; empty if no node has failed, such as when ctx ended
+	Err   error  // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
+}
+
+// Error names the stage and the group.
+func (e *RunError) Error() string {
+	s := fmt.Sprintf("dataflow: run %s", e.Graph)
+	if e.Group != "" {
+		s += ": group " + e.Group
+	}
+	if e.Stage != "" {
+		s += ": stage " + e.Stage
+	}
+	return s + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *RunError) Unwrap() error { return e.Err }

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataflow
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rocl-go/rocl/dataflow/internal/plan"
+	"github.com/rocl-go/rocl/dataflow/internal/sched"
+)
+
+// A wire carries batches to an input channel in another group. The credit that comes back is given
+// to the output's credit.
+type wire[T any] interface {
+	// put sends a batch. It must not keep items. It may wait for the link, but not for the consumer.
+	put(items []T) error
+	// end sends the end of the channel, on which count items were sent.
+	end(count uint64) error
+}
+
+// An outbox has the output channels of a node. It is the node's Out.
+type outbox[T any] struct {
+	r       *run
+	forward int // of the outputs, how many are forward channels
+	outputs []*output[T]
+	limits  batchLimits
+	key     func(T) uint64
+
+	// mu guards the fields below if batches have more than one item. Otherwise only the node's
+	// goroutine uses them.
+	mu         sync.Mutex
+	state      sched.Outputs // of the forward channels
+	one        [1]T          // the batch of one item
+	timer      *time.Timer   // lets batches leave
+	timerIsSet bool
+	err        error // of a batch that the timer let leave
+	isFinished bool
+	waits      uint64
+
+	waiting atomic.Bool // the node waits for wake
+	wake    chan struct{}
+}
+
+// An output is one output channel. It leads to an inbox of this group, or to a wire.
+type output[T any] struct {
+	edge    *plan.Edge
+	index   int
+	sent    uint64 // items, for the end
+	dropped uint64
+	credit  *credit
+	open    []T // the batch
+	local   *inbox[T]
+	ch      int // of local
+	wire    wire[T]
+	size    func(T) int // the encoded size of an item, for the limit of bytes; nil if the edge is local
+	bytes   int         // of open
+}
+
+// A credit is what a consumer has taken from one channel.
+type credit struct {
+	taken  atomic.Uint64
+	closed atomic.Bool
+	wake   func() // wakes the sender if it waits
+}
+
+func (c *credit) give(taken uint64) {
+	c.taken.Store(taken)
+	c.wake()
+}
+
+func (c *credit) close() {
+	c.closed.Store(true)
+	c.wake()
+}
+
+func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
+	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1)}
+	s := r.sending(n)
+	o.limits, o.key = s.batch, nil
+	if k, ok := s.key.(func(T) uint64); ok {
+		o.key = k
+	}
+	o.state = sched.Outputs{Ch: make([]sched.Channel, len(n.Out)), Choice: s.choice, Current: -1}
+	for _, es := range [][]*plan.Edge{n.Out, n.Back} {
+		for _, e := range es {
+			o.outputs = append(o.outputs, &output[T]{edge: e, index: len(o.outputs), credit: &credit{wake: o.signal}})
+		}
+	}
+	for i, e := range n.Out {
+		o.state.Ch[i] = sched.Channel{Window: uint64(r.windowOf(e, s)), IsLocal: r.isLocal(e)}
+	}
+	return o
+}
+
+// outputOf returns the output of an edge.
+func (o *outbox[T]) outputOf(e *plan.Edge) *output[T] {
+	if e.IsBack {
+		return o.outputs[o.forward+e.FromCh]
+	}
+	return o.outputs[e.FromCh]
+}
+
+// window returns how many items may be under way on an edge. Feedback has no limit.
+func (o *outbox[T]) window(e *plan.Edge) int {
+	if e.IsBack {
+		return math.MaxInt
+	}
+	return int(o.state.Ch[e.FromCh].Window)
+}
+
+// connect connects an edge with the inbox of a node of this group.
+func (o *outbox[T]) connect(e *plan.Edge, to receiver) {
+	out, in := o.outputOf(e), to.(*inbox[T])
+	out.local, out.ch = in, in.indexOf(e)
+	in.accept(e, out.credit, grain(o.window(e)))
+}
+
+// grain returns after how many items the sender is told that they were taken: often enough that it
+// does not run out of credit, and seldom enough that it costs little.
+func grain(window int) int { return min(window/8, 256) }
+
+// signal wakes the node if it waits.
+func (o *outbox[T]) signal() {
+	if o.waiting.Load() {
+		select {
+		case o.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// lock takes mu if batches have more than one item.
+func (o *outbox[T]) lock() {
+	if o.limits.count > 1 {
+		o.mu.Lock()
+	}
+}
+
+func (o *outbox[T]) unlock() {
+	if o.limits.count > 1 {
+		o.mu.Unlock()
+	}
+}
+
+// refresh reads what the consumers have taken.
+func (o *outbox[T]) refresh() {
+	for i := range o.state.Ch {
+		c := o.outputs[i].credit
+		o.state.Ch[i].Taken, o.state.Ch[i].IsClosed = c.taken.Load(), c.closed.Load()
+	}
+}
+
+// Send implements Out.
+func (o *outbox[T]) Send(ctx context.Context, v T) error {
+	o.lock()
+	defer o.unlock()
+	switch o.state.Choice {
+	case plan.ByKey:
+		if o.forward > 0 {
+			return o.sendOn(ctx, int(o.key(v)%uint64(o.forward)), v)
+		}
+	case plan.Broadcast:
+		return o.sendAll(ctx, v)
+	}
+	if o.isFinished {
+		return Done
+	}
+	for {
+		o.refresh()
+		switch ch := o.state.Choose(); ch {
+		case sched.Closed:
+			return Done
+		case sched.Wait:
+			if err := o.await(ctx, func() bool { return o.state.Choose() != sched.Wait }); err != nil {
+				return err
+			}
+		default:
+			return o.add(o.outputs[ch], v)
+		}
+	}
+}
+
+// sendAll sends v on each channel whose consumer has not ended.
+func (o *outbox[T]) sendAll(ctx context.Context, v T) error {
+	o.refresh()
+	closed := 0
+	for ch := range o.state.Ch {
+		if o.state.Ch[ch].IsClosed {
+			closed++
+		} else if err := o.sendOn(ctx, ch, v); err != nil {
+			return err
+		}
+	}
+	if closed == o.forward {
+		return Done
+	}
+	return nil
+}
+
+// SendTo implements Out.
+func (o *outbox[T]) SendTo(ctx context.Context, ch int, v T) error {
+	if ch < 0 || ch >= o.forward {
+		return fmt.Errorf("%w: forward channel %d of %d", ErrChannel, ch, o.forward)
+	}
+	o.lock()
+	defer o.unlock()
+	return o.sendOn(ctx, ch, v)
+}
+
+// sendOn sends v on a forward channel, and drops it if the consumer has ended.
+func (o *outbox[T]) sendOn(ctx context.Context, ch int, v T) error {
+	if o.isFinished {
+		return Done
+	}
+	c := &o.state.Ch[ch]
+	if o.outputs[ch].credit.closed.Load() {
+		o.outputs[ch].dropped++
+		return nil
+	}
+	if !c.HasRoom() {
+		o.refresh()
+	}
+	if !c.HasRoom() {
+		if err := o.await(ctx, func() bool { return c.HasRoom() || c.IsClosed }); err != nil {
+			return err
+		}
+	}
+	return o.add(o.outputs[ch], v)
+}
+
+// SendBack implements Out.
+func (o *outbox[T]) SendBack(_ context.Context, ch int, v T) error {
+	back := len(o.outputs) - o.forward
+	if ch < 0 || ch >= back {
+		return fmt.Errorf("%w: feedback channel %d of %d", ErrChannel, ch, back)
+	}
+	o.lock()
+	defer o.unlock()
+	if o.isFinished {
+		return Done
+	}
+	out := o.outputs[o.forward+ch]
+	if out.credit.closed.Load() {
+		out.dropped++
+		return nil
+	}
+	if err := o.flush(); err != nil {
+		return err
+	}
+	out.sent++
+	return o.leaveOne(out, v)
+}
+
+// Channels implements Out.
+func (o *outbox[T]) Channels() (forward, back int) { return o.forward, len(o.outputs) - o.forward }
+
+// Flush implements Out.
+func (o *outbox[T]) Flush(context.Context) error {
+	o.lock()
+	defer o.unlock()
+	return o.flush()
+}
+
+// add adds an item to the batch of a forward channel, and lets a full batch leave.
+func (o *outbox[T]) add(out *output[T], v T) error {
+	o.state.Ch[out.index].Sent++
+	out.sent++
+	if o.limits.count <= 1 {
+		return o.leaveOne(out, v)
+	}
+	if out.size != nil {
+		out.bytes += out.size(v)
+	}
+	if out.open = append(out.open, v); len(out.open) >= o.limits.count || out.bytes >= o.limits.bytes {
+		return o.leave(out)
+	}
+	o.state.Current = out.index
+	if !o.timerIsSet {
+		o.timerIsSet = true
+		if o.timer == nil {
+			o.timer = time.AfterFunc(o.limits.delay, o.onTimer)
+		} else {
+			o.timer.Reset(o.limits.delay)
+		}
+	}
+	return nil
+}
+
+// leaveOne lets one item leave.
+func (o *outbox[T]) leaveOne(out *output[T], v T) error {
+	o.one[0] = v
+	if out.local != nil {
+		out.local.put(out.ch, o.one[:])
+		return nil
+	}
+	return out.wire.put(o.one[:])
+}
+
+// leave lets the batch of a channel leave.
+func (o *outbox[T]) leave(out *output[T]) error {
+	o.state.Current = -1
+	var err error
+	if out.local != nil {
+		out.local.put(out.ch, out.open)
+	} else {
+		err = out.wire.put(out.open)
+	}
+	clear(out.open) // for the garbage collector
+	out.open, out.bytes = out.open[:0], 0
+	return err
+}
+
+// flush lets all batches leave.
+func (o *outbox[T]) flush() error {
+	if o.err != nil {
+		return o.err
+	}
+	for _, out := range o.outputs[:o.forward] {
+		if len(out.open) != 0 {
+			if err := o.leave(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// onTimer lets the batches leave that are open when the delay is over.
+func (o *outbox[T]) onTimer() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.timerIsSet = false
+	if !o.isFinished {
+		o.err = o.flush()
+	}
+}
+
+// await waits until ready, which it calls after each refresh, reports true.
+func (o *outbox[T]) await(ctx context.Context, ready func() bool) error {
+	if err := o.flush(); err != nil {
+		return err
+	}
+	o.waits++
+	for {
+		o.waiting.Store(true)
+		o.refresh()
+		if ready() {
+			o.waiting.Store(false)
+			return nil
+		}
+		o.unlock()
+		var err error
+		select {
+		case <-o.wake:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-o.r.ctx.Done():
+			err = context.Cause(o.r.ctx)
+		}
+		o.lock()
+		o.waiting.Store(false)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// finish lets the batches leave and ends all channels. The second time it does nothing.
+func (o *outbox[T]) finish(context.Context) error {
+	o.lock()
+	defer o.unlock()
+	if o.isFinished {
+		return nil
+	}
+	err := o.flush()
+	o.isFinished = true
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+	for _, out := range o.outputs {
+		if err != nil {
+			break
+		}
+		if out.local != nil {
+			err = out.local.end(out.ch, out.sent)
+		} else {
+			err = out.wire.end(out.sent)
+		}
+	}
+	return err
+}
+
+// abandon stops the timer of a node that has failed.
+func (o *outbox[T]) abandon() {
+	o.lock()
+	defer o.unlock()
+	o.isFinished = true
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataflow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	. "github.com/rocl-go/rocl/dataflow"
+	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/rocltest"
+)
+
+// A collector is the state of sinks: what came, by the sink's name.
+type collector[T any] struct {
+	mu    sync.Mutex
+	items map[string][]Item[T]
+}
+
+// sink returns a sink that notes its items.
+func (c *collector[T]) sink(name string, o ...Option) Part[T, None] {
+	return To(func(_ context.Context, in Item[T]) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.items == nil {
+			c.items = map[string][]Item[T]{}
+		}
+		c.items[name] = append(c.items[name], in)
+		return nil
+	}, append([]Option{Name(name)}, o...)...)
+}
+
+// values returns what came to a sink.
+func (c *collector[T]) values(name string) (vs []T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.items[name] {
+		vs = append(vs, i.Value)
+	}
+	return vs
+}
+
+// checkNumbers checks that the integers below n came, each once.
+func checkNumbers(t *testing.T, vs []int, n int) {
+	t.Helper()
+	slices.Sort(vs)
+	try.Equal(t, len(vs), n, "items")
+	for i, v := range vs {
+		if i != v {
+			t.Fatalf("item %d is %d", i, v)
+		}
+	}
+}
+
+// count returns a source of the integers below n.
+func count(n int, o ...Option) Part[None, int] {
+	return From(func(ctx context.Context, out Out[int]) error {
+		for i := range n {
+			if err := out.Send(ctx, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, append([]Option{Name("S")}, o...)...)
+}
+
+// pass returns a stage that passes its items on.
+func pass[T any](name string, o ...Option) Part[T, T] {
+	return Do(Func[T, T](func(ctx context.Context, in Item[T], out Out[T]) error { return out.Send(ctx, in.Value) }),
+		append([]Option{Name(name)}, o...)...)
+}
+
+// some returns n parts that f makes.
+func some[I, O any](n int, f func(name string) Part[I, O], name string) []Part[I, O] {
+	ps := make([]Part[I, O], n)
+	for i := range ps {
+		ps[i] = f(fmt.Sprintf("%s%d", name, i+1))
+	}
+	return ps
+}
+
+func passes(n int, name string) []Part[int, int] {
+	return some(n, func(name string) Part[int, int] { return pass[int](name) }, name)
+}
+
+// Promise (Dataflow): Topology 1 of FastFlow gives each number once.
+func TestTopology1(t *testing.T) {
+	for _, o := range [][]Option{nil, {Policy(OnDemand(4))}, {Policy(RoundRobin)}, {Policy(PreferLocal)}, {Batch(7, 0, 0)}, {Window(1), Batch(3, 0, 0)}} {
+		synctest.Test(t, func(t *testing.T) {
+			var k collector[int]
+			mid := AllToAll(passes(2, "L"), passes(3, "R"), o...)
+			g := try.Get(New("t1", Pipeline3(count(100), mid, k.sink("K"))))(t)
+			try.OK(t, g.Run(t.Context()))
+			checkNumbers(t, k.values("K"), 100)
+		})
+	}
+}
+
+// Promise (Dataflow): Channels are numbered in declaration order (topology 3).
+func TestTopology3(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c collector[string]
+		s := some(3, func(name string) Part[None, string] {
+			return From(func(ctx context.Context, out Out[string]) error {
+				n, _ := out.Channels()
+				for k := range n {
+					if err := out.SendTo(ctx, k, fmt.Sprintf("from %s to %d", name, k)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, Name(name))
+		}, "S")
+		g := try.Get(New("t3", AllToAll(s, []Part[string, None]{c.sink("K0"), c.sink("K1")})))(t)
+		try.OK(t, g.Run(t.Context()))
+		for k := range 2 {
+			items := c.items[fmt.Sprintf("K%d", k)]
+			try.Equal(t, len(items), 3)
+			seen := map[int]bool{}
+			for _, i := range items {
+				try.Equal(t, i.Value, fmt.Sprintf("from S%d to %d", i.From+1, k))
+				seen[i.From] = true
+			}
+			try.Equal(t, len(seen), 3, "channels")
+		}
+	})
+}
+
+// Promise (Dataflow): A pipe of one node equals the node (topology 8).
+func TestTopology8(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var k collector[int]
+		g := try.Get(New("t8", Pipeline3(count(100), AllToAll(passes(3, "L"), passes(3, "R")), k.sink("K"))))(t)
+		try.OK(t, g.Run(t.Context()))
+		checkNumbers(t, k.values("K"), 100)
+	})
+}
+
+// backward answers a fresh item with a copy to each feedback channel, and sends a returned item on.
+type backward struct{ returned int }
+
+func (r *backward) Process(ctx context.Context, in Item[string], out Out[string]) error {
+	if strings.HasPrefix(in.Value, "Feedback") {
+		return out.Send(ctx, in.Value)
+	}
+	_, back := out.Channels()
+	for ch := range back {
+		if err := out.SendBack(ctx, ch, "Feedback"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// returning passes items on and is done after n returned ones.
+type returning struct{ n, got int }
+
+func (l *returning) Process(ctx context.Context, in Item[string], out Out[string]) error {
+	if err := out.Send(ctx, in.Value); err != nil {
+		return err
+	}
+	if in.Back {
+		l.got++
+	}
+	if l.got == l.n {
+		return Done
+	}
+	return nil
+}
+
+// Promise (Dataflow): A loop ends when its nodes are done (topology 21).
+func TestTopology21(t *testing.T) {
+	for _, o := range [][]Option{nil, {Window(1)}, {Batch(9, 0, 0)}} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 100
+			var k collector[string]
+			src := From(func(ctx context.Context, out Out[string]) error {
+				for range n {
+					if err := out.Send(ctx, "Hello"); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, o...)
+			l := some(3, func(name string) Part[string, string] { return Do(&returning{n: n}, Name(name)) }, "L")
+			r := some(5, func(name string) Part[string, string] { return Do(&backward{}, Name(name)) }, "R")
+			g := try.Get(New("t21", Pipeline3(src, Loop(AllToAll(l, r, o...)), k.sink("K"))))(t)
+			try.OK(t, g.Run(t.Context()))
+			got := k.values("K")
+			try.Equal(t, len(got), 3*n)
+			for _, v := range got {
+				try.Equal(t, v, "Feedback")
+			}
+		})
+	}
+}
+
+// head notes the ends of its feedback channels, and passes items on.
+type head struct{ ended []int }
+
+func (h *head) Start(ctx context.Context, out Out[int]) error { return out.Send(ctx, -1) }
+
+func (h *head) Process(ctx context.Context, in Item[int], out Out[int]) error {
+	return out.Send(ctx, in.Value)
+}
+
+func (h *head) InputEnded(_ context.Context, from int, back bool, _ Out[int]) error {
+	if !back {
+		return errors.New("a forward channel of a ring")
+	}
+	h.ended = append(h.ended, from)
+	return nil
+}
+
+// ringSource sends n items and is done when they have returned.
+type ringSource struct{ n, returned int }
+
+func (s *ringSource) Process(ctx context.Context, in Item[int], out Out[int]) error {
+	if in.Value < 0 {
+		for i := range s.n {
+			if err := out.Send(ctx, i); err != nil {
+				return err
+			}
+		}
+		return out.Flush(ctx)
+	}
+	if s.returned++; s.returned == s.n {
+		return Done
+	}
+	return nil
+}
+
+// Promise (Dataflow): The first of two fused nodes sees the end of each feedback channel, even if
+// the second is done before (topology 25).
+func TestTopology25(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, n1 := &head{}, &ringSource{n: 10}
+		back := some(3, func(name string) Part[int, int] {
+			return Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+				return out.SendBack(ctx, 0, in.Value)
+			}), Name(name))
+		}, "R")
+		ring := Ring(Pipeline(Fuse(Do(h), Do(n1, Batch(100, 0, 0))), AllToAll(passes(2, "L"), back)))
+		g := try.Get(New("t25", ring))(t)
+		try.OK(t, g.Run(t.Context()))
+		try.Equal(t, n1.returned, 10)
+		slices.Sort(h.ended)
+		try.Equal(t, fmt.Sprint(h.ended), "[0 1 2]")
+	})
+}
+
+type record struct {
+	Text string
+	I    int
+	F    float64
+}
+
+// topology19 is pipe(N1,N2,N3,N4) in two groups.
+func topology19(t *testing.T, n int, k *collector[record], fail func(i int) error) *Graph {
+	src := From(func(ctx context.Context, out Out[record]) error {
+		for i := range n {
+			if err := out.Send(ctx, record{"Hello", i, float64(i)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, Name("N1"))
+	n2 := Do(Func[record, record](func(ctx context.Context, in Item[record], out Out[record]) error {
+		in.Value.Text += " World"
+		return out.Send(ctx, in.Value)
+	}), Name("N2"), Batch(10, 0, 0), Window(32))
+	n3 := Do(Func[record, record](func(ctx context.Context, in Item[record], out Out[record]) error {
+		if err := fail(in.Value.I); err != nil {
+			return err
+		}
+		in.Value.F++
+		return out.Send(ctx, in.Value)
+	}), Name("N3"))
+	n4 := k.sink("N4")
+	g := try.Get(New("t19", Pipeline4(src, n2, n3, n4)))(t)
+	try.OK(t, g.Group("G1", src, n2))
+	try.OK(t, g.Group("G2", n3, n4))
+	return g
+}
+
+// runGroups runs the groups of a graph, each in a context of its own, and returns their errors.
+func runGroups(t *testing.T, ctx context.Context, g *Graph, groups ...string) []error {
+	cluster := rocltest.Cluster(t, 1)
+	errs := make([]error, len(groups))
+	var wg sync.WaitGroup
+	for i, name := range groups {
+		c := cluster.Open(0)
+		wg.Go(func() { errs[i] = g.Run(ctx, InGroup(c, name, Config{})) })
+	}
+	wg.Wait()
+	return errs
+}
+
+func never(int) error { return nil }
+
+// Promise (Dataflow): Items cross from one group to another in order (topology 19).
+func TestTopology19(t *testing.T) {
+	const n = 1000
+	check := func(t *testing.T, k *collector[record]) {
+		got := k.values("N4")
+		try.Equal(t, len(got), n)
+		for i, v := range got {
+			try.Equal(t, v, record{"Hello World", i, float64(i) + 1})
+		}
+	}
+	t.Run("one process", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var k collector[record]
+			try.OK(t, topology19(t, n, &k, never).Run(t.Context()))
+			check(t, &k)
+		})
+	})
+	t.Run("cut", func(t *testing.T) {
+		var k collector[record]
+		for _, err := range runGroups(t, t.Context(), topology19(t, n, &k, never), "G1", "G2") {
+			try.OK(t, err)
+		}
+		check(t, &k)
+	})
+}
+
+// Promise (Dataflow): Each group returns the first failure of the run, with the node and its group.
+func TestFailureCrosses(t *testing.T) {
+	broken := errors.New("broken")
+	var k collector[record]
+	g := topology19(t, 1000, &k, func(i int) error {
+		if i == 500 {
+			return broken
+		}
+		return nil
+	})
+	for _, err := range runGroups(t, t.Context(), g, "G1", "G2") {
+		var re *RunError
+		if !errors.As(err, &re) {
+			t.Fatalf("the error is %v", err)
+		}
+		try.Equal(t, re.Stage, "N3")
+		try.Equal(t, re.Group, "G2")
+		try.Equal(t, re.Err.Error(), "broken")
+	}
+}
+
+// Promise (Dataflow): A group that dies is an error of the others, never an end.
+func TestGroupDies(t *testing.T) {
+	cluster := rocltest.Cluster(t, 1)
+	a, b := cluster.Open(0), cluster.Open(0)
+	var k collector[record]
+	g := topology19(t, 1<<30, &k, never)
+	var wg sync.WaitGroup
+	started := make(chan struct{})
+	var once sync.Once
+	var errB error
+	g2 := topology19(t, 1, &k, func(int) error { once.Do(func() { close(started) }); return nil })
+	wg.Go(func() { errB = g2.Run(t.Context(), InGroup(b, "G2", Config{})) })
+	wg.Go(func() {
+		<-started
+		try.Check(t, a.Close())
+	})
+	err := g.Run(t.Context(), InGroup(a, "G1", Config{}))
+	wg.Wait()
+	try.Rejects(err)(t)
+	var re *RunError
+	if !errors.As(errB, &re) || re.Group != "G1" {
+		t.Fatalf("the error of G2 is %v", errB)
+	}
+}
+
+// Promise (Dataflow): A panic of a node is the error of the run.
+func TestPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := To(func(_ context.Context, in Item[int]) error { panic("oops") }, Name("K"))
+		g := try.Get(New("panic", Pipeline(count(10), k)))(t)
+		err := g.Run(t.Context())
+		try.Fails(err)(t, ErrPanic)
+		var re *RunError
+		try.Equal(t, errors.As(err, &re) && re.Stage == "K", true)
+	})
+}
+
+// Promise (Dataflow): Run ends when its context ends.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var k collector[int]
+		src := From(func(ctx context.Context, out Out[int]) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		g := try.Get(New("cancel", Pipeline3(src, pass[int]("P"), k.sink("K"))))(t)
+		done := make(chan error)
+		go func() { done <- g.Run(ctx) }()
+		synctest.Wait()
+		cancel()
+		try.Fails(<-done)(t, context.Canceled)
+	})
+}
+
+// Promise (Dataflow): A node is in one group, and a run needs a group for each node.
+func TestGroups(t *testing.T) {
+	var k collector[int]
+	s, p := count(1), pass[int]("P")
+	g := try.Get(New("groups", Pipeline3(s, p, k.sink("K"))))(t)
+	try.OK(t, g.Group("A", s))
+	try.Fails(g.Group("B", s))(t, ErrTwoGroups)
+	try.Fails(g.Group("B", count(1)))(t, ErrGraph)
+	c := rocltest.Cluster(t, 1).Open(0)
+	try.Fails(g.Run(t.Context(), InGroup(c, "C", Config{})))(t, ErrGroup)
+	try.Fails(g.Run(t.Context(), InGroup(c, "A", Config{})))(t, ErrNoGroup)
+}
