@@ -88,10 +88,11 @@ func height(pkg string) int {
 // thirdParty lists the modules outside the standard library that a package may use. Commands and
 // tests may use any.
 var thirdParty = map[string][]string{
-	"buffers": {"golang.org/x/sys"},
-	"tpvm":    {"golang.org/x/sys"},
-	"bulk":    {"golang.org/x/sys"},
-	"rpc":     {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
+	"buffers":  {"golang.org/x/sys"},
+	"tpvm":     {"golang.org/x/sys"},
+	"dataflow": {"golang.org/x/sys"},
+	"bulk":     {"golang.org/x/sys"},
+	"rpc":      {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},
 	"rpc/promrpc":    {"github.com/prometheus/client_golang"},
