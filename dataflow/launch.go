@@ -173,10 +173,10 @@ func exitCode(ctx context.Context, group string, err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case ctx.Err() != nil:
-		return 130
 	case errors.As(err, &e) && e.Group != group:
 		return flowfile.ExitOther
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		return 130
 	}
 	return 1
 }

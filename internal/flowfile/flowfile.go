@@ -96,6 +96,24 @@ func Parse(name string, text []byte) (*File, error) {
 	return f, nil
 }
 
+// WithProtocol returns the configuration with another protocol.
+func (f *File) WithProtocol(protocol string) (*File, error) {
+	if !slices.Contains(protocols, protocol) {
+		return nil, fmt.Errorf("%q is unknown; it can be %s", protocol, strings.Join(protocols, ", "))
+	}
+	fields, err := root(f.Text)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Appendf(nil, "{%q: %q", "protocol", protocol)
+	for _, v := range fields {
+		if v.name != "protocol" {
+			text = fmt.Appendf(text, ", %q: %s", v.name, v.raw)
+		}
+	}
+	return Parse(f.Name, append(text, '}'))
+}
+
 // Errorf returns an error about a key.
 func (f *File) Errorf(key, format string, args ...any) error {
 	return &Error{File: f.Name, Key: key, Err: fmt.Errorf(format, args...)}
