@@ -61,22 +61,6 @@ type runOptions struct {
 	cfg   Config
 }
 
-// A Config has the settings of one group of a run. A zero field is not set.
-type Config struct {
-	// Run identifies the run. The groups of a run have the same text. Two runs at once need
-	// different ones. The default is the name of the graph.
-	Run string
-	// BatchItems, BatchBytes and BatchDelay say when the batches leave that this group sends to
-	// others. They replace those of [Batch].
-	BatchItems int
-	BatchBytes int
-	BatchDelay time.Duration
-	// Window replaces that of [Window] for the channels that lead out of this group.
-	Window int
-	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
-	Wait time.Duration
-}
-
 // InGroup lets Run run the nodes of one group. Edges that leave the group or enter it go over the
 // context c, which stays the caller's.
 func InGroup(c *rocl.Context, name string, cfg Config) RunOption {

@@ -35,6 +35,9 @@ func (g *Graph) newRun(ctx context.Context, o runOptions) (*run, error) {
 		if err := g.plan.Check(o.group); err != nil {
 			return nil, err
 		}
+		if err := r.cfg.checkPolicy(); err != nil {
+			return nil, err
+		}
 		r.cfg.Run = cmp.Or(r.cfg.Run, g.plan.Name)
 		r.cfg.Wait = cmp.Or(r.cfg.Wait, defaultWait)
 		r.remote = newRemote(r, o.c)
@@ -84,6 +87,9 @@ func (r *run) sending(n *plan.Node) options {
 		if !r.isLocal(e) {
 			s.batch = batchLimits{r.cfg.BatchItems, r.cfg.BatchBytes, r.cfg.BatchDelay}.or(s.batch)
 		}
+	}
+	if r.cfg.Policy != nil && isFree(s.choice) {
+		r.cfg.Policy.set(&s)
 	}
 	s.batch = s.batch.or(batchLimits{defaultCount, defaultBytes, defaultDelay})
 	return s

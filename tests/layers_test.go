@@ -19,7 +19,7 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
+	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/flowfile": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1,
 	"directory/internal/index": 1,
 	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/histogram": 0, "internal/testkit/try": -2,
@@ -57,7 +57,7 @@ var publicOnly = map[string][]string{
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
-	"dataflow": {"", "codec", "dataflow"},
+	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 
 // mayImport reports whether publicOnly lets a package import another package of the module.
@@ -88,10 +88,11 @@ func height(pkg string) int {
 // thirdParty lists the modules outside the standard library that a package may use. Commands and
 // tests may use any.
 var thirdParty = map[string][]string{
-	"buffers": {"golang.org/x/sys"},
-	"tpvm":    {"golang.org/x/sys"},
-	"bulk":    {"golang.org/x/sys"},
-	"rpc":     {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
+	"buffers":  {"golang.org/x/sys"},
+	"tpvm":     {"golang.org/x/sys"},
+	"dataflow": {"golang.org/x/sys"},
+	"bulk":     {"golang.org/x/sys"},
+	"rpc":      {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
 
 	"codec/protobuf": {"google.golang.org/protobuf"},
 	"rpc/promrpc":    {"github.com/prometheus/client_golang"},

@@ -29,7 +29,7 @@ import (
 // about a complete barrier names the arrivals of all agents, and each agent keeps that. The next
 // coordinator begins with no decision: it waits until each agent in the directory has told what it
 // knows, or has ended. Then it sends all of that to all agents: also which members an agent has
-// heard of that are gone, since the other agents may have heard of neither their join nor their end.
+// heard of that are gone, since other agents may have heard of neither their join nor their end.
 type groupCoordinator struct {
 	t    *Task
 	name string

@@ -139,7 +139,7 @@ func TestGroupProcessKilled(t *testing.T) {
 	}
 	ths := try.Get(task.Spawn(ctx, "survivor", procs*each, tpvm.Args(fmt.Sprint(procs*each))))(t)
 	for {
-		for _, id := range ths { // who has met the others knows them
+		for _, id := range ths { // a member that has met the others knows them
 			recv(t, task, id, tagMet)
 		}
 		if len(ids) == 1 {

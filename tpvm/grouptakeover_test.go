@@ -868,9 +868,9 @@ func TestGroupTakeoverMembers(t *testing.T) {
 	})
 }
 
-// The coordinator is killed while it tells the agents that a member has joined. If one with members has
-// heard of it, and the member has ended with the coordinator, the barriers of all agents fail with
-// its name. If it lives, it joins, and nobody is told that it is gone.
+// The coordinator is killed while it tells the agents that a member has joined. If an agent with
+// members has heard of it, and the member has ended with the coordinator, the barriers of all
+// agents fail with its name. If it lives, it joins, and nobody is told that it is gone.
 func TestGroupTakeoverJoin(t *testing.T) {
 	names := groupTasks(t, 4)
 	for got := range 16 { // the tasks that get the message

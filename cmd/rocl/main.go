@@ -16,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/flow"
 )
 
 func main() {
@@ -24,5 +25,6 @@ func main() {
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
 	root.AddCommand(bench.Commands()...)
+	root.AddCommand(flow.Commands()...)
 	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }

@@ -188,7 +188,7 @@ type pair struct {
 func withPair(ctx context.Context, o *options, with role, f func(*pair)) error {
 	p := &pair{o: o, config: config{Role: cmp.Or(with, isPeer), Transport: o.transport, Poll: o.poll, Size: o.size, Procs: o.procs}}
 	p.ctx, p.stop = context.WithCancelCause(ctx)
-	p.free = context.WithoutCancel(ctx)
+	p.free = context.Background() // WithoutCancel allocates at each look for a value
 	if p.msg = p.ctx; o.transport == "inproc" {
 		p.msg = p.free
 	}

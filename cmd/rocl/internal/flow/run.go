@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flow
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
+	"github.com/rocl-go/rocl/internal/flowfile"
+	"github.com/rocl-go/rocl/tpvm"
+	"github.com/spf13/cobra"
+)
+
+// A launcher starts the groups of a graph.
+type launcher struct {
+	shown     []string
+	showAll   bool
+	protocol  string
+	onlyPrint bool
+	limit     seconds
+	keepGoing bool
+	ssh       tpvm.SSH
+
+	file   *flowfile.File
+	run    string // its identifier
+	args   []string
+	groups []*group
+	ended  chan *failure // of each group that was started, when it has ended; nil: well
+	errOut io.Writer
+}
+
+// errLimit is the cause of the end if the run takes too long.
+var errLimit = errors.New("the time limit was reached")
+
+// launch starts the groups of a configuration and waits until they have ended.
+func (l *launcher) launch(cmd *cobra.Command, f *flowfile.File, args []string) (err error) {
+	ctx := cmd.Context()
+	if l.protocol != "" {
+		if f, err = f.WithProtocol(l.protocol); err != nil {
+			return usage.Errorf("-p %w", err)
+		}
+	}
+	for _, name := range l.shown {
+		if _, err := f.Group(name); err != nil {
+			return usage.Errorf("-v %s: %w", usage.Quote(name), err)
+		}
+	}
+	path, err := find(args[0])
+	if err != nil {
+		return err
+	}
+	l.file, l.run, l.errOut = f, rand.Text()[:8], cmd.ErrOrStderr()
+	l.args = append([]string{path}, args[1:]...)
+	l.ended = make(chan *failure, len(f.Groups))
+	p := &printer{asJSON: cli.Flags(cmd).JSON}
+	for i := range f.Groups {
+		g := &group{Group: &f.Groups[i]}
+		g.host = otherHost(ctx, g.Host)
+		isShown := l.showAll || slices.Contains(l.shown, g.Name)
+		g.out = &lines{printer: p, group: g.Name, stream: "stdout", to: cmd.OutOrStdout(), isShown: isShown, last: &g.last}
+		g.err = &lines{printer: p, group: g.Name, stream: "stderr", to: l.errOut, isShown: isShown, last: &g.last}
+		l.groups = append(l.groups, g)
+	}
+	if l.onlyPrint {
+		return l.print(cmd.OutOrStdout())
+	}
+	if l.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(l.limit), errLimit)
+		defer cancel()
+	}
+	began := time.Now()
+	failures := l.wait(ctx)
+	if !p.asJSON {
+		fmt.Fprintf(l.errOut, "rocl: the run took %v\n", time.Since(began).Round(time.Millisecond))
+	}
+	return l.result(ctx, failures)
+}
+
+// env returns the environment of a group, with a text that stands for the configuration.
+func (l *launcher) env(g *group, config string) []string {
+	name, err := filepath.Abs(l.file.Name)
+	if err != nil {
+		name = l.file.Name
+	}
+	return append([]string{flowfile.EnvGroup + "=" + g.Name, flowfile.EnvRun + "=" + l.run, flowfile.EnvFile + "=" + name, flowfile.EnvConfig + "=" + config}, g.Env...)
+}
+
+// print prints the commands that start the groups.
+func (l *launcher) print(w io.Writer) error {
+	for _, g := range l.groups {
+		text := export(l.env(g, string(l.file.Text))) + g.command(l.args)
+		if g.host != "" {
+			text = "ssh -T " + quote(g.host) + " " + quote(text)
+		}
+		if _, err := fmt.Fprintf(w, "[%s] %s\n", g.Name, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait starts the groups and waits until all have ended. It returns the failures in their order.
+// The first failure and the end of ctx end the other groups.
+func (l *launcher) wait(ctx context.Context) (failures []*failure) {
+	running := 0
+	for _, g := range l.groups {
+		if err := g.start(l.env(g, string(l.file.Text)), l.args, l.ssh, func(f *failure) { l.ended <- f }); err != nil {
+			failures = append(failures, &failure{g, err, 0})
+			break
+		}
+		running++
+	}
+	isEnding := false
+	done := ctx.Done()
+	for running > 0 {
+		if !isEnding && (done == nil || len(failures) > 0 && !l.keepGoing) {
+			isEnding = true
+			for _, g := range l.groups {
+				g.end()
+			}
+		}
+		select {
+		case f := <-l.ended:
+			running--
+			if f != nil {
+				failures = append(failures, f)
+			}
+		case <-done:
+			done = nil
+		}
+	}
+	return failures
+}
+
+// result prints the last lines of the group that failed first, and returns the error of the run.
+func (l *launcher) result(ctx context.Context, failures []*failure) error {
+	if ctx.Err() != nil {
+		if errors.Is(context.Cause(ctx), errLimit) {
+			return fmt.Errorf("%w after %v: all groups were ended", errLimit, time.Duration(l.limit))
+		}
+		return context.Cause(ctx)
+	}
+	if len(failures) == 0 {
+		return nil
+	}
+	first := failures[0]
+	if i := slices.IndexFunc(failures, (*failure).isOwn); i > 0 && !first.isOwn() {
+		first = failures[i]
+	}
+	for _, line := range first.group.last {
+		_, _ = l.errOut.Write(line)
+	}
+	return first
+}
