@@ -157,10 +157,10 @@ func (w *numberedStage[I, O]) InputEnded(ctx context.Context, from int, back boo
 	return nil
 }
 
-func (w *numberedStage[I, O]) inputsEnded(ctx context.Context, out Out[numbered[O]]) error {
+func (w *numberedStage[I, O]) Finish(ctx context.Context, out Out[numbered[O]]) error {
 	w.begin(out, 0, true)
-	if s, ok := w.stage.(inputsEnder[O]); ok {
-		return s.inputsEnded(ctx, &w.out)
+	if s, ok := w.stage.(Finisher[O]); ok {
+		return s.Finish(ctx, &w.out)
 	}
 	return nil
 }
