@@ -75,6 +75,9 @@ type Config struct {
 	Window int
 	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
 	Wait time.Duration
+	// Grace is how long Run waits for nodes to return when the run has ended early. The default is
+	// 5 s. Then Run returns without them, and its error matches ErrStuck.
+	Grace time.Duration
 }
 
 // InGroup lets Run run the nodes of one group. Edges that leave the group or enter it go over the
@@ -86,7 +89,8 @@ func InGroup(c *rocl.Context, name string, cfg Config) RunOption {
 // Run runs the graph: without InGroup all its nodes, whatever groups they have. It returns when
 // each of these nodes has ended: nil if all have ended well, and otherwise a *RunError with the
 // first failure. A failure, and the end of ctx, end the whole run: the ctx that the nodes get ends,
-// and Run returns as soon as the nodes have returned.
+// and Run returns as soon as the nodes have returned. A node that ignores the end of ctx holds Run up
+// for 5 s, and for the time of Config.Grace in a group.
 func (g *Graph) Run(ctx context.Context, o ...RunOption) error {
 	var ro runOptions
 	for _, f := range o {
