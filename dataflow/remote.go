@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -53,7 +54,8 @@ type remote struct {
 	nodes map[*plan.Node]*rocl.Resource
 	whole *rocl.Resource // stands for the group
 	wg    sync.WaitGroup
-	tell  sync.Once
+	told  chan struct{} // closed when the other groups have been told of a failure
+	tells atomic.Bool
 
 	ctx        context.Context // of the receiving goroutines
 	endReceive context.CancelFunc
@@ -86,7 +88,7 @@ type remoteEdge struct {
 }
 
 func newRemote(r *run, c *rocl.Context) *remote {
-	m := &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*rocl.Resource{}}
+	m := &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*rocl.Resource{}, told: make(chan struct{})}
 	m.ctx, m.endReceive = context.WithCancel(context.Background())
 	m.search, m.endSearch = context.WithCancel(context.Background())
 	return m
@@ -390,22 +392,25 @@ func (m *remote) tellFailure() {
 	if f == nil {
 		return
 	}
-	m.tell.Do(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, telling)
-		defer cancel()
-		told := map[string]bool{m.r.group: true, f.Group: errors.Is(f.Err, ErrLost)}
-		for _, x := range m.edges {
-			if x == nil || x.self == nil || told[x.peer.Group] {
-				continue
-			}
-			told[x.peer.Group] = true
-			select {
-			case <-x.ready:
-				_ = m.send(ctx, x, kindFailed, encodeFailure(f))
-			case <-ctx.Done():
-			}
+	if m.tells.Swap(true) { // another goroutine tells
+		<-m.told
+		return
+	}
+	defer close(m.told)
+	ctx, cancel := context.WithTimeout(m.ctx, telling)
+	defer cancel()
+	told := map[string]bool{m.r.group: true}
+	for _, x := range m.edges {
+		if x == nil || x.self == nil || told[x.peer.Group] || f.Group == x.peer.Group && errors.Is(f.Err, ErrLost) {
+			continue
 		}
-	})
+		told[x.peer.Group] = true
+		select {
+		case <-x.ready:
+			_ = m.send(ctx, x, kindFailed, encodeFailure(f))
+		case <-ctx.Done():
+		}
+	}
 }
 
 // causes are the errors that a failure keeps as it crosses to another group.
