@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl"
 	. "github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -50,6 +51,7 @@ type world struct {
 	leaves []Node
 	cut    []cutGroup
 	sinks  []string
+	opts   []rocl.Option // of the contexts
 
 	mu     sync.Mutex
 	probes map[string]*probe
@@ -329,7 +331,7 @@ func (w *world) run(name string, root Part[None, None]) {
 		try.OK(t, g.Group(c.name, c.members...))
 	}
 	for _, group := range w.cut {
-		c := cluster.Open(0)
+		c := cluster.Open(0, w.opts...)
 		wg.Go(func() { try.Works(g.Run(t.Context(), InGroup(c, group.name, Config{})))(t, "group %s", group.name) })
 	}
 	wg.Wait()

@@ -385,8 +385,9 @@ func (m *remote) stop() {
 	}
 }
 
-// tellFailure tells the other groups of a failure. Each is told by one edge. A group that has yet
-// to start is waited for, but not for long.
+// tellFailure tells the other groups of a failure, by each edge: so the peer of an edge learns the
+// failure before the end of this edge's resource. A group that has yet to start is waited for, but
+// not for long.
 func (m *remote) tellFailure() {
 	f := m.r.failure()
 	if f == nil {
@@ -399,12 +400,10 @@ func (m *remote) tellFailure() {
 	defer close(m.told)
 	ctx, cancel := context.WithTimeout(m.ctx, telling)
 	defer cancel()
-	told := map[string]bool{m.r.group: true}
 	for _, x := range m.edges {
-		if x == nil || x.self == nil || told[x.peer.Group] || f.Group == x.peer.Group && errors.Is(f.Err, ErrLost) {
+		if x == nil || x.self == nil || f.Group == x.peer.Group && errors.Is(f.Err, ErrLost) {
 			continue
 		}
-		told[x.peer.Group] = true
 		select {
 		case <-x.ready:
 			_ = m.send(ctx, x, kindFailed, encodeFailure(f))
