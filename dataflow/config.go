@@ -31,6 +31,9 @@ type Config struct {
 	Policy Choice
 	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
 	Wait time.Duration
+	// Grace is how long Run waits for nodes to return when the run has ended early. The default is
+	// 5 s. Then Run returns without them, and its error matches ErrStuck.
+	Grace time.Duration
 }
 
 // checkPolicy fails if the policy is not one that a configuration may choose.

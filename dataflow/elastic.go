@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 )
 
@@ -314,7 +315,7 @@ func (f *farming[I, O]) call(w *worker, item I) ([]O, error) {
 	case len(p) == 0:
 		return nil, errors.New("dataflow: a worker's reply is empty")
 	case p[0] == statusOK:
-		return decodeItems(p[1:], f.elastic.out)
+		return frames.New(f.elastic.out).Many(p[1:])
 	}
 	failure := &distantError{text: fmt.Sprintf("worker %v: %s", w.id, p[1:])}
 	if p[0] == statusPanic {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 	"github.com/rocl-go/rocl/dataflow/internal/sched"
 )
@@ -36,6 +37,11 @@ var (
 	ErrHash = errors.New("dataflow: two groups have different graphs")
 	// ErrLost is the cause of a run's end if a group has ended before its channels have.
 	ErrLost = errors.New("dataflow: a group is lost")
+	// ErrCodec is the cause of a run's end if a codec of the program has panicked or has broken the
+	// rules of rocl.Codec.
+	ErrCodec = frames.ErrCodec
+	// ErrStuck is part of the cause if a node had not returned long after the run had ended.
+	ErrStuck = errors.New("dataflow: a node does not return")
 )
 
 // A RunError is the first failure of a run. Each group that the failure affects returns it.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 	"github.com/rocl-go/rocl/dataflow/internal/sched"
 )
@@ -44,6 +45,7 @@ type input struct {
 	// The consumer's.
 	taken, told uint64        // items that it has taken, and of which the sender was told
 	grain       atomic.Uint64 // the sender is told after so many items
+	isLazy      atomic.Bool   // the sender need not be told when the consumer is about to sleep
 	credit      creditor
 }
 
@@ -148,6 +150,7 @@ func (in *inbox[T]) put(ch int, items []T) {
 	switch {
 	case in.isClosed:
 		in.dropped += uint64(len(items))
+		frames.Discard(items)
 	case ch >= in.forward:
 		in.back.add(ch, items)
 		in.backReady.Store(true)
@@ -246,7 +249,7 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.mu.Unlock()
 		for _, i := range in.inputs {
-			if i.told != i.taken {
+			if i.told != i.taken && !i.isLazy.Load() {
 				i.tell()
 			}
 		}
@@ -263,15 +266,22 @@ func (in *inbox[T]) fill() bool {
 
 // close drops what comes from now on, and tells the senders. The consumer calls it as it ends.
 func (in *inbox[T]) close() {
-	in.mu.Lock()
-	in.isClosed = true
-	in.dropped += uint64(len(in.fresh.items) + len(in.back.items))
-	in.fresh, in.back = queue[T]{}, queue[T]{}
-	in.mu.Unlock()
-	in.freshNow, in.backNow = cursor[T]{}, cursor[T]{}
+	in.drop()
 	for _, i := range in.inputs {
 		i.credit.close()
 	}
+}
+
+// drop drops what waits, and what comes from now on.
+func (in *inbox[T]) drop() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.isClosed = true
+	in.dropped += uint64(len(in.fresh.items) + len(in.back.items))
+	for _, items := range [][]T{in.freshNow.items[in.freshNow.at:], in.backNow.items[in.backNow.at:], in.fresh.items, in.back.items} {
+		frames.Discard(items)
+	}
+	in.fresh, in.back, in.freshNow, in.backNow = queue[T]{}, queue[T]{}, cursor[T]{}, cursor[T]{}
 }
 
 // stats implements receiver.

@@ -3,9 +3,17 @@
 package dataflow_test
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain runs the tests, or one group of a graph in a process of its own if a test has started it
+// for that.
+func TestMain(m *testing.M) {
+	if group := os.Getenv("DATAFLOW_TEST_GROUP"); group != "" {
+		os.Exit(runGroup(group))
+	}
+	goleak.VerifyTestMain(m)
+}

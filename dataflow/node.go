@@ -57,6 +57,7 @@ func (n *typedNode[I, O]) sender() sender     { return n.out }
 
 // run calls the node until it has ended.
 func (n *typedNode[I, O]) run(ctx context.Context) (err error) {
+	defer n.in.drop()
 	defer n.out.abandon()
 	defer func() {
 		if v := recover(); v != nil {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 	"github.com/rocl-go/rocl/dataflow/internal/sched"
 )
@@ -402,5 +403,9 @@ func (o *outbox[T]) abandon() {
 	o.isFinished = true
 	if o.timer != nil {
 		o.timer.Stop()
+	}
+	for _, out := range o.outputs {
+		frames.Discard(out.open)
+		out.open = nil
 	}
 }

@@ -9,31 +9,40 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 )
 
+// The kinds of messages. The tag of a message is its kind, and above it the index of the edge. All
+// messages of an edge go from one resource to another, so they keep their order.
 const (
-	defaultWait = 30 * time.Second
-	messageTag  = 1 // of all messages, so that they keep their order
-	monitorTag  = 2
-)
-
-// The kinds of messages. A message is the kind in a byte, the index of the edge in 4 bytes, and
-// what the kind says.
-const (
-	kindHello  = 1 + iota // window in 8 bytes: the sender is ready
-	kindBatch             // items
+	kindHello  = 1 + iota // the sender is ready: its window in 8 bytes, and 1 if it asks for exact credit
+	kindOne               // an item
+	kindMany              // items
 	kindEnd               // number of items in 8 bytes
 	kindCredit            // number of items that the consumer has taken, in 8 bytes
 	kindClosed            // the consumer has ended
 	kindFailed            // the run has failed: group, stage and cause, each behind its length in 4 bytes
+	kindGone              // of a monitor
 )
 
-const headerLen = 5
+const (
+	defaultWait  = 30 * time.Second
+	defaultGrace = 5 * time.Second
+	// telling is how long a group that has failed tells others, also those that have yet to start.
+	telling = 2 * time.Second
+	// wholeGroup is the attribute "node" of the resource that stands for a group. Its attribute
+	// "state" is stateReady when the resources of the nodes are registered.
+	wholeGroup = "all"
+	stateReady = "ready"
+)
+
+func tagOf(kind uint64, e *plan.Edge) uint64 { return kind | uint64(e.Index)<<8 }
 
 // A remote has the edges of one group that lead to others. Each node with such an edge has a
 // resource, which sends and receives the messages of all its edges.
@@ -43,128 +52,207 @@ type remote struct {
 	hash  string
 	edges []*remoteEdge // by the index in the plan; nil if the edge is local
 	nodes map[*plan.Node]*rocl.Resource
+	whole *rocl.Resource // stands for the group
 	wg    sync.WaitGroup
-	ctx   context.Context // of the receiving goroutines
+	told  chan struct{} // closed when the other groups have been told of a failure
+	tells atomic.Bool
 
-	endReceive, endSearch context.CancelFunc
-
-	mu sync.Mutex // guards the edges' to until they are ready
+	ctx        context.Context // of the receiving goroutines
+	endReceive context.CancelFunc
+	search     context.Context // of the goroutines that look for other groups
+	endSearch  context.CancelFunc
 }
 
 // A remoteEdge is one end of an edge between two groups.
 type remoteEdge struct {
-	e         *plan.Edge
-	me        *plan.Node // the end in this group
-	peer      *plan.Node // the other end
-	self      *rocl.Resource
-	ready     chan struct{} // closed when to is known
-	to        rocl.GID      // the peer's resource
-	isOver    bool          // the receiving goroutine's: the channel has ended, or its consumer has
-	hasCredit bool
-	credit    *credit                    // of an edge that leaves; else nil
-	window    int                        // of an edge that leaves
-	put       func(payload []byte) error // of an edge that enters: decodes a batch and puts it into the inbox
-	end       func(count uint64) error
-	setGrain  func(window int)
+	e     *plan.Edge
+	me    *plan.Node // the end in this group
+	peer  *plan.Node // the other end
+	self  *rocl.Resource
+	ready chan struct{} // closed when to is known and monitored
+	over  chan struct{} // closed when the channel has ended, or its consumer has
+
+	mu        sync.Mutex
+	to        rocl.GID // the peer's resource
+	isWatched bool
+
+	// Of an edge that leaves.
+	credit *credit // else nil
+	window int
+	exact  bool // the policy needs to know at once what the consumer takes
+
+	// Of an edge that enters.
+	take     func(m *rocl.Message, isOne bool) error // puts the items into the inbox
+	end      func(count uint64) error
+	setGrain func(window int, exact bool)
 }
 
 func newRemote(r *run, c *rocl.Context) *remote {
-	return &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*rocl.Resource{}}
+	m := &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*rocl.Resource{}, told: make(chan struct{})}
+	m.ctx, m.endReceive = context.WithCancel(context.Background())
+	m.search, m.endSearch = context.WithCancel(context.Background())
+	return m
 }
 
 // add adds an edge.
 func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
-	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{})}
+	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{})}
 	m.edges[e.Index] = x
 	m.nodes[me] = nil
 	return x
 }
 
 // start registers the resources and begins to look for those of the other groups.
-func (m *remote) start() error {
-	m.ctx, m.endReceive = context.WithCancel(context.WithoutCancel(m.r.ctx))
+func (m *remote) start() (err error) {
+	a := m.attributes(m.r.group)
+	a["node"], a["hash"] = wholeGroup, m.hash
+	if m.whole, err = m.c.Register(m.r.ctx, a, rocl.Unique("type", "graph", "run", "group", "node")); err != nil {
+		return fmt.Errorf("group %s of run %q: %w", m.r.group, m.r.cfg.Run, err)
+	}
 	for n := range m.nodes {
-		a := m.attributes(n)
-		a["hash"] = m.hash
+		a := m.attributes(n.Group)
+		a["node"], a["hash"], a["of"] = strconv.Itoa(n.Index), m.hash, m.whole.ID().String()
 		res, err := m.c.Register(m.r.ctx, a)
 		if err != nil {
 			return err
 		}
 		m.nodes[n] = res
 	}
+	peers := map[string][]*remoteEdge{}
 	for _, x := range m.edges {
 		if x != nil {
 			x.self = m.nodes[x.me]
+			peers[x.peer.Group] = append(peers[x.peer.Group], x)
 		}
 	}
 	for _, res := range m.nodes {
 		m.wg.Go(func() { m.receive(res) })
 	}
-	var search context.Context
-	search, m.endSearch = context.WithCancel(m.r.ctx)
-	for _, x := range m.edges {
-		if x != nil {
-			m.wg.Go(func() {
-				if err := m.find(search, x); err != nil && search.Err() == nil {
-					m.r.fail(nil, err)
-				}
-			})
+	if err := m.whole.Set(m.r.ctx, "state", stateReady); err != nil {
+		return err
+	}
+	for group, xs := range peers {
+		m.wg.Go(func() {
+			if err := m.meet(group, xs); err != nil && m.search.Err() == nil {
+				m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: group, Err: err})
+			}
+		})
+	}
+	return nil
+}
+
+// attributes returns what the resources of a group have in common.
+func (m *remote) attributes(group string) rocl.Attrs {
+	return rocl.Attrs{"type": "dataflow", "graph": m.r.plan.Name, "run": m.r.cfg.Run, "group": group}
+}
+
+// meet waits for another group, and for the peers of the edges to it.
+func (m *remote) meet(group string, xs []*remoteEdge) error {
+	wait, cancel := context.WithTimeout(m.search, m.r.cfg.Wait)
+	defer cancel()
+	a := m.attributes(group)
+	a["node"], a["state"] = wholeGroup, stateReady
+	found, err := m.c.Await(wait, a, 1)
+	if err != nil {
+		if context.Cause(wait) != context.DeadlineExceeded {
+			return err
+		}
+		return m.missing(xs, err)
+	}
+	if hash, _ := found[0].Attrs.Get("hash"); string(hash) != m.hash {
+		return fmt.Errorf("%w: group %s has %s, group %s has %s", ErrHash, m.r.group, m.hash, group, hash)
+	}
+	nodes := map[string]rocl.GID{}
+	for f, err := range m.c.FindAll(wait, rocl.Attrs{"type": "dataflow", "of": found[0].ID.String()}) {
+		if err != nil {
+			return err
+		}
+		node, _ := f.Attrs.Get("node")
+		nodes[string(node)] = f.ID
+	}
+	for _, x := range xs {
+		if err := m.connect(x, nodes[strconv.Itoa(x.peer.Index)]); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// attributes returns by what the resource of a node is found.
-func (m *remote) attributes(n *plan.Node) rocl.Attrs {
-	return rocl.Attrs{"type": "dataflow", "graph": m.r.plan.Name, "run": m.r.cfg.Run, "group": n.Group, "node": strconv.Itoa(n.Index)}
-}
-
-// find waits for the peer of an edge. The sender of an edge looks for the receiver, which learns of
-// the sender by its first message.
-func (m *remote) find(ctx context.Context, x *remoteEdge) error {
-	wait, cancel := context.WithTimeout(ctx, m.r.cfg.Wait)
-	defer cancel()
-	if x.credit == nil {
+// missing returns an error if a group has not started in time. A group that has begun to send, and
+// ended since, is not missing.
+func (m *remote) missing(xs []*remoteEdge, cause error) error {
+	for _, x := range xs {
 		select {
 		case <-x.ready:
-		case <-wait.Done():
-			return fmt.Errorf("%w: group %s, stage %s, has not started", ErrLost, x.peer.Group, x.peer.Name)
+		default:
+			return fmt.Errorf("%w: it has not started within %v: %w", ErrLost, m.r.cfg.Wait, cause)
 		}
-		_, err := x.self.Monitor(m.ctx, x.to, monitorTag)
+	}
+	return nil
+}
+
+// connect notes the resource of an edge's peer, watches it, and tells a consumer that this group is
+// ready. The peer of an edge that enters may have sent all its items and ended before, and its
+// resource is not found then: the first message tells who it was.
+func (m *remote) connect(x *remoteEdge, to rocl.GID) error {
+	if to.IsZero() {
+		if x.credit == nil {
+			return nil
+		}
+		return ErrLost
+	}
+	if err := m.watch(x, to); err != nil || x.credit == nil {
 		return err
 	}
-	found, err := m.c.Await(wait, m.attributes(x.peer), 1)
-	if err != nil {
-		return fmt.Errorf("%w: group %s, stage %s, has not started: %w", ErrLost, x.peer.Group, x.peer.Name, err)
+	hello := binary.LittleEndian.AppendUint64(nil, uint64(x.window))
+	if x.exact {
+		hello = append(hello, 1)
 	}
-	m.learn(x, found[0].ID)
-	if hash, _ := found[0].Attrs.Get("hash"); string(hash) != m.hash {
-		close(x.ready)
-		return fmt.Errorf("%w: group %s has %s, group %s has %s", ErrHash, m.r.group, m.hash, x.peer.Group, hash)
+	if err := m.send(m.search, x, kindHello, hello); err != nil {
+		return m.lost(x, err)
 	}
-	if err := m.send(ctx, x, kindHello, binary.LittleEndian.AppendUint64(nil, uint64(x.window))); err != nil {
-		return err
-	}
-	_, err = x.self.Monitor(m.ctx, x.to, monitorTag)
 	close(x.ready)
+	return nil
+}
+
+// watch notes the resource of a peer, and asks to be told of its end.
+func (m *remote) watch(x *remoteEdge, to rocl.GID) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.isWatched {
+		return nil
+	}
+	x.to, x.isWatched = to, true
+	_, err := x.self.Monitor(m.ctx, to, tagOf(kindGone, x.e))
 	return err
 }
 
-// learn notes the resource of a peer.
-func (m *remote) learn(x *remoteEdge, id rocl.GID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	x.to = id
+// send sends a small message to the peer of an edge that is found.
+func (m *remote) send(ctx context.Context, x *remoteEdge, kind uint64, p []byte) error {
+	return x.self.SendBytes(ctx, x.to, tagOf(kind, x.e), p)
 }
 
-// send sends a small message to the peer of an edge that is found.
-func (m *remote) send(ctx context.Context, x *remoteEdge, kind byte, rest []byte) error {
-	p := binary.LittleEndian.AppendUint32([]byte{kind}, uint32(x.e.Index))
-	return x.self.SendBytes(ctx, x.to, messageTag, append(p, rest...))
+// lost returns the error of a message that could not be sent. If the consumer has ended well there
+// is none. The peer's end is told behind its last message, which may say that, so lost waits for it.
+func (m *remote) lost(x *remoteEdge, err error) error {
+	if !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
+		return err
+	}
+	select {
+	case <-x.over:
+		return nil
+	case <-m.r.ctx.Done():
+		return context.Cause(m.r.ctx)
+	}
 }
 
 // await waits until the peer of an edge is found.
 func (m *remote) await(x *remoteEdge) error {
+	select {
+	case <-x.ready:
+		return nil
+	default:
+	}
 	select {
 	case <-x.ready:
 		return nil
@@ -183,96 +271,106 @@ func (m *remote) receive(res *rocl.Resource) {
 			}
 			return
 		}
-		if msg.IsGone() {
-			m.gone(res, msg.From())
-		} else if err := m.handle(msg); err != nil {
-			m.r.fail(nil, err)
-		}
+		m.handle(msg)
 		msg.Release()
 	}
 }
 
-// gone ends the run if a peer has ended before its edges.
-func (m *remote) gone(res *rocl.Resource, id rocl.GID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, x := range m.edges {
-		if x != nil && x.self == res && x.to == id && !x.isOver {
-			m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: x.peer.Group, Stage: x.peer.Name, Err: ErrLost})
-		}
+// handle does what a message says. A message comes from another process and may be anything.
+func (m *remote) handle(msg *rocl.Message) {
+	kind, index := msg.Tag()&0xff, msg.Tag()>>8
+	if kind == kindFailed {
+		m.r.failWith(decodeFailure(m.r.plan.Name, msg.Bytes()))
+		return
+	}
+	if index >= uint64(len(m.edges)) || m.edges[index] == nil {
+		m.r.fail(nil, fmt.Errorf("dataflow: %v has sent a message with tag %d", msg.From(), msg.Tag()))
+		return
+	}
+	x := m.edges[index]
+	err := m.handleFor(x, kind, msg)
+	if err != nil {
+		m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: x.peer.Group, Stage: x.peer.Name, Err: err})
 	}
 }
 
-// handle does what a message says. A message comes from another process and may be anything.
-func (m *remote) handle(msg *rocl.Message) error {
-	p := msg.Bytes()
-	if len(p) < headerLen {
-		return errors.New("dataflow: a message is too short")
-	}
-	if p[0] == kindFailed {
-		m.r.failWith(decodeFailure(m.r.plan.Name, p[headerLen:]))
-		return nil
-	}
-	k := binary.LittleEndian.Uint32(p[1:])
-	if int(k) >= len(m.edges) || m.edges[k] == nil {
-		return fmt.Errorf("dataflow: a message for edge %d", k)
-	}
-	x, rest := m.edges[k], p[headerLen:]
-	number := func() uint64 {
-		if len(rest) != 8 {
-			return 0
+// handleFor does what a message for an edge says.
+func (m *remote) handleFor(x *remoteEdge, kind uint64, msg *rocl.Message) error {
+	switch {
+	case kind == kindGone && msg.IsGone():
+		if !x.isOver() {
+			return fmt.Errorf("%w: %w", ErrLost, msg.GoneErr())
 		}
-		return binary.LittleEndian.Uint64(rest)
-	}
-	switch kind := p[0]; {
 	case x.credit != nil && kind == kindCredit:
-		x.credit.give(number())
+		x.credit.give(number(msg.Bytes()))
 	case x.credit != nil && kind == kindClosed:
-		x.isOver = true
 		x.credit.close()
+		x.setOver()
 	case x.credit == nil && kind == kindHello:
-		if x.to.IsZero() {
-			m.learn(x, msg.From())
-			x.setGrain(int(min(number(), 1<<30)))
-			close(x.ready)
+		if err := m.watch(x, msg.From()); err != nil {
+			return err
 		}
-	case x.credit == nil && kind == kindBatch:
-		return x.put(rest)
+		if msg.From() != x.to || isClosed(x.ready) {
+			return fmt.Errorf("dataflow: a second sender, %v", msg.From())
+		}
+		x.setGrain(int(min(number(msg.Bytes()), 1<<30)), msg.Len() > 8)
+		close(x.ready)
+	case x.credit == nil && !x.isOver() && (kind == kindOne || kind == kindMany):
+		return x.take(msg, kind == kindOne)
 	case x.credit == nil && kind == kindEnd:
-		x.isOver = true
-		return x.end(number())
+		err := x.end(number(msg.Bytes()))
+		x.setOver()
+		return err
 	default:
-		return fmt.Errorf("dataflow: a message of kind %d for edge %d", kind, k)
+		return fmt.Errorf("dataflow: a message of kind %d from %v", kind, msg.From())
 	}
 	return nil
 }
 
-// stop ends the edges: it tells the other groups of a failure, waits until what was sent has
-// arrived, and deletes the resources.
+// number returns the number with which a payload begins.
+func number(p []byte) uint64 {
+	if len(p) < 8 {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(p)
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (x *remoteEdge) isOver() bool { return isClosed(x.over) }
+
+// setOver notes that the channel has ended, or its consumer has. The receiving goroutine calls it.
+func (x *remoteEdge) setOver() {
+	if !x.isOver() {
+		close(x.over)
+	}
+}
+
+// stop ends the edges: it waits until what was sent has arrived, tells the other groups of a
+// failure, and deletes the resources.
 func (m *remote) stop() {
-	if f := m.r.failure(); f != nil {
-		told := map[rocl.GID]bool{}
-		for _, x := range m.edges {
-			select {
-			case <-ready(x):
-				if !told[x.to] {
-					told[x.to] = true
-					ctx, cancel := context.WithTimeout(m.ctx, time.Second)
-					_ = m.send(ctx, x, kindFailed, encodeFailure(f))
-					cancel()
-				}
-			default:
-			}
+	for _, x := range m.edges {
+		if x == nil || x.credit == nil || m.r.failure() != nil || !isClosed(x.ready) {
+			continue
+		}
+		if err := x.self.Flush(m.r.ctx, x.to); err != nil && m.lost(x, err) != nil {
+			m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: x.peer.Group, Stage: x.peer.Name, Err: fmt.Errorf("%w: %w", ErrLost, err)})
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), 5*time.Second)
+	m.tellFailure()
+	m.endSearch()
+	ctx, cancel := context.WithTimeout(context.Background(), telling)
 	defer cancel()
-	if m.endSearch != nil {
-		m.endSearch()
-	}
 	for _, res := range m.nodes {
 		if res != nil {
-			_ = res.Flush(ctx)
+			_ = res.Flush(ctx) // credits for senders that may have ended
 		}
 	}
 	m.endReceive()
@@ -282,18 +380,40 @@ func (m *remote) stop() {
 			_ = res.Delete(ctx)
 		}
 	}
+	if m.whole != nil {
+		_ = m.whole.Delete(ctx)
+	}
 }
 
-// ready returns the channel that tells when the peer is found.
-func ready(x *remoteEdge) chan struct{} {
-	if x == nil {
-		return nil
+// tellFailure tells the other groups of a failure, by each edge: so the peer of an edge learns the
+// failure before the end of this edge's resource. A group that has yet to start is waited for, but
+// not for long.
+func (m *remote) tellFailure() {
+	f := m.r.failure()
+	if f == nil {
+		return
 	}
-	return x.ready
+	if m.tells.Swap(true) { // another goroutine tells
+		<-m.told
+		return
+	}
+	defer close(m.told)
+	ctx, cancel := context.WithTimeout(m.ctx, telling)
+	defer cancel()
+	for _, x := range m.edges {
+		if x == nil || x.self == nil || f.Group == x.peer.Group && errors.Is(f.Err, ErrLost) {
+			continue
+		}
+		select {
+		case <-x.ready:
+			_ = m.send(ctx, x, kindFailed, encodeFailure(f))
+		case <-ctx.Done():
+		}
+	}
 }
 
 // causes are the errors that a failure keeps as it crosses to another group.
-var causes = []error{ErrLost, ErrHash, ErrCount, ErrPanic, codec.ErrValue}
+var causes = []error{ErrLost, ErrHash, ErrCount, ErrPanic, ErrCodec, ErrStuck, codec.ErrValue, context.Canceled, context.DeadlineExceeded}
 
 func encodeFailure(e *RunError) (p []byte) {
 	for _, c := range causes {
@@ -345,15 +465,17 @@ type remoteCredit struct {
 }
 
 func (c *remoteCredit) give(taken uint64) {
-	c.tell(kindCredit, binary.LittleEndian.AppendUint64(nil, taken))
+	var p [8]byte
+	binary.LittleEndian.PutUint64(p[:], taken)
+	c.tell(kindCredit, p[:])
 }
 
 func (c *remoteCredit) close() { c.tell(kindClosed, nil) }
 
 // tell sends a message that the sender needs only while it lives: its end is reported otherwise.
-func (c *remoteCredit) tell(kind byte, rest []byte) {
+func (c *remoteCredit) tell(kind uint64, p []byte) {
 	if c.m.await(c.x) == nil {
-		_ = c.m.send(c.m.r.ctx, c.x, kind, rest)
+		_ = c.m.send(c.m.r.ctx, c.x, kind, p)
 	}
 }
 
@@ -361,15 +483,25 @@ func (c *remoteCredit) tell(kind byte, rest []byte) {
 func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 	x, ch := m.add(e, e.To, e.From), in.indexOf(e)
 	in.accept(e, &remoteCredit{m, x}, 1)
-	x.setGrain = func(window int) { in.inputs[ch].grain.Store(uint64(max(1, window/4))) }
+	x.setGrain = func(window int, exact bool) {
+		in.inputs[ch].grain.Store(uint64(max(1, window/4)))
+		in.inputs[ch].isLazy.Store(!exact)
+	}
 	x.end = func(count uint64) error { return in.end(ch, count) }
-	own := codecOf[T](e)
-	x.put = func(p []byte) error {
-		items, err := decodeItems(p, own)
+	f := frames.New(codecOf[T](e))
+	one := make([]T, 1)
+	x.take = func(msg *rocl.Message, isOne bool) (err error) {
+		items := one
+		if isOne {
+			err = f.One(m.c, msg, &one[0])
+		} else {
+			items, err = f.Many(msg.Bytes())
+		}
 		if err != nil {
-			return fmt.Errorf("items from stage %s of group %s: %w", e.From.Name, e.From.Group, err)
+			return fmt.Errorf("decode its items: %w", err)
 		}
 		in.put(ch, items)
+		clear(one) // for the garbage collector
 		return nil
 	}
 }
@@ -378,11 +510,9 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	out := o.outputOf(e)
 	x := m.add(e, e.From, e.To)
-	x.credit, x.window = out.credit, o.window(e)
-	out.wire = &remoteWire[T]{m, x, codecOf[T](e)}
-	if codecOf[T](e) == nil {
-		out.size = func(v T) int { return codec.Size(&v) }
-	}
+	x.credit, x.window, x.exact = out.credit, o.window(e), o.forward > 1 && !e.IsBack
+	f := frames.New(codecOf[T](e))
+	out.wire, out.size = &remoteWire[T]{m, x, f}, f.Size
 }
 
 // codecOf returns the codec of the node that sends on an edge, or nil.
@@ -393,61 +523,29 @@ func codecOf[T any](e *plan.Edge) rocl.Codec[T] {
 
 // A remoteWire sends batches to another group.
 type remoteWire[T any] struct {
-	m   *remote
-	x   *remoteEdge
-	own rocl.Codec[T]
+	m *remote
+	x *remoteEdge
+	f *frames.Format[T]
 }
 
 func (w *remoteWire[T]) put(items []T) error {
-	if err := w.m.await(w.x); err != nil {
+	m, x := w.m, w.x
+	if err := m.await(x); err != nil {
+		frames.Discard(items)
 		return err
 	}
-	p := binary.LittleEndian.AppendUint32([]byte{kindBatch}, uint32(w.x.e.Index))
-	p, err := appendItems(p, items, w.own)
-	if err != nil {
-		return err
+	if err := w.f.Send(m.r.ctx, x.self, x.to, tagOf(kindOne, x.e), tagOf(kindMany, x.e), items); err != nil {
+		return m.lost(x, err)
 	}
-	return w.x.self.SendBytes(w.m.r.ctx, w.x.to, messageTag, p)
+	return nil
 }
 
 func (w *remoteWire[T]) end(count uint64) error {
 	if err := w.m.await(w.x); err != nil {
 		return err
 	}
-	return w.m.send(w.m.r.ctx, w.x, kindEnd, binary.LittleEndian.AppendUint64(nil, count))
-}
-
-// appendItems encodes a batch: as a slice, or each item behind its length if there is a codec.
-func appendItems[T any](p []byte, items []T, own rocl.Codec[T]) ([]byte, error) {
-	if own == nil {
-		return codec.Append(p, &items)
+	if err := w.m.send(w.m.r.ctx, w.x, kindEnd, binary.LittleEndian.AppendUint64(nil, count)); err != nil {
+		return w.m.lost(w.x, err)
 	}
-	for _, v := range items {
-		at := len(p)
-		var err error
-		if p, err = own.Append(append(p, 0, 0, 0, 0), v); err != nil {
-			return nil, err
-		}
-		binary.LittleEndian.PutUint32(p[at:], uint32(len(p)-at-4))
-	}
-	return p, nil
-}
-
-// decodeItems decodes a batch.
-func decodeItems[T any](p []byte, own rocl.Codec[T]) (items []T, err error) {
-	if own == nil {
-		return items, codec.Decode(p, &items)
-	}
-	for len(p) != 0 {
-		if len(p) < 4 || uint64(len(p)) < 4+uint64(binary.LittleEndian.Uint32(p)) {
-			return nil, fmt.Errorf("%w: an item is cut off", codec.ErrValue)
-		}
-		n := 4 + int(binary.LittleEndian.Uint32(p))
-		v, err := own.Decode(p[4:n])
-		if err != nil {
-			return nil, err
-		}
-		items, p = append(items, v), p[n:]
-	}
-	return items, nil
+	return nil
 }

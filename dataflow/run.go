@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/rocl-go/rocl"
@@ -117,40 +119,82 @@ func (r *run) windowOf(e *plan.Edge, s options) int {
 func (r *run) wait() error {
 	defer r.forget()
 	defer r.cancel()
-	stop := context.AfterFunc(r.ctx, func() {
-		r.fail(nil, context.Cause(r.ctx))
-		for _, n := range r.nodes {
-			if n != nil {
-				n.receiver().stop()
-			}
-		}
-	})
-	defer stop()
-	var wg sync.WaitGroup
 	if r.remote != nil {
 		if err := r.remote.start(); err != nil {
 			r.fail(nil, err)
+			r.remote.stop()
+			return r.failure()
 		}
 	}
+	stop := context.AfterFunc(r.ctx, r.endNodes)
+	defer stop()
+	ended := make([]chan struct{}, len(r.nodes))
 	for i, n := range r.nodes {
 		if n != nil {
-			wg.Go(func() {
+			ended[i] = make(chan struct{})
+			go func() {
+				defer close(ended[i])
 				if err := n.run(r.ctx); err != nil {
 					r.fail(r.plan.Nodes[i], err)
 				}
-			})
+			}()
 		}
 	}
-	wg.Wait()
+	stuck := r.join(ended)
 	if r.remote != nil {
 		r.remote.stop()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == nil {
+	f := r.failure()
+	switch {
+	case f == nil:
 		return nil
+	case stuck != nil:
+		with := *f
+		with.Err = fmt.Errorf("%w (and %w: %s)", f.Err, ErrStuck, strings.Join(stuck, ", "))
+		return &with
 	}
-	return r.err
+	return f
+}
+
+// endNodes ends the nodes' waits when the run has ended early, and tells the other groups.
+func (r *run) endNodes() {
+	r.fail(nil, context.Cause(r.ctx))
+	for _, n := range r.nodes {
+		if n != nil {
+			n.receiver().stop()
+		}
+	}
+	if r.remote != nil {
+		r.remote.tellFailure()
+	}
+}
+
+// join waits for the nodes. It returns the names of those that have not returned long after the run
+// has ended.
+func (r *run) join(ended []chan struct{}) (stuck []string) {
+	grace, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for i, c := range ended {
+		if c == nil {
+			continue
+		}
+		select {
+		case <-c:
+			continue
+		case <-r.ctx.Done():
+		}
+		if _, ok := grace.Deadline(); !ok {
+			var end context.CancelFunc
+			grace, end = context.WithTimeout(grace, cmp.Or(r.cfg.Grace, defaultGrace))
+			defer end()
+		}
+		select {
+		case <-c:
+		case <-grace.Done():
+			stuck = append(stuck, r.plan.Nodes[i].Name)
+		}
+	}
+	return stuck
 }
 
 // forget removes the run from its graph.

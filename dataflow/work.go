@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/dataflow/internal/frames"
 )
 
 // A WorkFor names an elastic farm: the graph's name, the run of [Config], which is the name of the
@@ -173,7 +174,7 @@ func (w *working[I, O]) process(m *rocl.Message) (reply []byte) {
 		err = nil
 	}
 	if err == nil {
-		reply, err = appendItems([]byte{statusOK}, out.items, w.out)
+		reply, err = frames.New(w.out).AppendMany([]byte{statusOK}, out.items)
 	}
 	if err != nil {
 		return append([]byte{statusError}, err.Error()...)

@@ -46,7 +46,7 @@ var layers = map[string]int{
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
 	"bulk":                      9,
-	"dataflow/internal/plan":    9, "dataflow/internal/sched": 10, "dataflow": 11,
+	"dataflow/internal/plan":    9, "dataflow/internal/frames": 9, "dataflow/internal/sched": 10, "dataflow": 11,
 }
 
 // publicOnly lists packages that use the library only by its public packages, as a user's program

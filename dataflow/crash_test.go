@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataflow_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	. "github.com/rocl-go/rocl/dataflow"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+var long = flag.Bool("long", false, "run the long forms of tests with processes")
+
+// times returns how often a test repeats what may fail seldom.
+func times(short, all int) int {
+	if *long {
+		return all
+	}
+	return short
+}
+
+// graphs are what the processes of tests run, by name. up is called when an item comes to a sink.
+var graphs = map[string]func(up func()) (*Graph, error){
+	"5": endless,
+}
+
+// A report is what a process prints when its group has ended.
+type report struct {
+	Group, Stage, Err string // of the RunError
+	IsLost, IsRunErr  bool
+}
+
+// runGroup runs one group of a graph for a test, and returns the exit code of the process. It
+// prints "up" when the first item has come to a sink or has left a source, and a report at the end.
+func runGroup(group string) int {
+	ctx, cancel := subprocess.UntilEnd(context.Background(), os.Stdin)
+	defer cancel()
+	opts := []rocl.Option{rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET"))}
+	if os.Getenv("DATAFLOW_TEST_TCP") != "" {
+		opts = append(opts, rocl.WithTransports(tcp.New()))
+	}
+	c, err := rocl.Open(ctx, opts...)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	var isUp bool
+	g, err := graphs[os.Getenv("DATAFLOW_TEST_GRAPH")](func() {
+		if !isUp {
+			isUp = true
+			fmt.Println("up")
+		}
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	err = g.Run(ctx, InGroup(c, group, Config{Run: os.Getenv("DATAFLOW_TEST_RUN")}))
+	var r report
+	if err != nil {
+		var re *RunError
+		if r.IsRunErr = errors.As(err, &re); r.IsRunErr {
+			r.Group, r.Stage = re.Group, re.Stage
+		}
+		r.Err, r.IsLost = err.Error(), errors.Is(err, ErrLost)
+	}
+	p, _ := json.Marshal(r)
+	fmt.Println(string(p))
+	if cerr := c.Close(); err == nil && cerr != nil {
+		fmt.Fprintln(os.Stderr, cerr)
+		return 2
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// startGroups starts a process for each group of a graph.
+func startGroups(t *testing.T, graph, run string, groups ...string) map[string]*subprocess.Process {
+	ps := map[string]*subprocess.Process{}
+	for _, group := range groups {
+		cmd := subprocess.Self()
+		cmd.Env = append(os.Environ(), "DATAFLOW_TEST_GROUP="+group, "DATAFLOW_TEST_GRAPH="+graph, "DATAFLOW_TEST_RUN="+run)
+		ps[group] = try.Get(subprocess.Start(cmd))(t)
+	}
+	return ps
+}
+
+// serveNode serves the directory of a node for the processes of a test.
+func serveNode(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "s")
+	t.Setenv("DATAFLOW_TEST_SOCKET", sock)
+	c := try.Get(rocl.Open(eventually.Context(t), rocl.WithSocket(sock)))(t)
+	t.Cleanup(func() { try.Check(t, c.Close()) })
+}
+
+// endless is topology 5 with sources that do not end, in its given cut.
+func endless(up func()) (*Graph, error) {
+	s := some(3, func(name string) Part[None, int] {
+		return From(func(ctx context.Context, out Out[int]) error {
+			for i := 0; ; i++ {
+				for ch := range 3 {
+					if err := out.SendTo(ctx, ch, i); err != nil {
+						return err
+					}
+				}
+				up()
+			}
+		}, Name(name))
+	}, "S")
+	fan := Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+		for ch := range 3 {
+			if err := out.SendTo(ctx, ch, in.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w := some(3, func(name string) Part[int, int] { return Fuse(pass[int](name), Do(fan)) }, "W")
+	ts := some(3, func(name string) Part[int, int] { return Fuse(pass[int](name), pass[int]("")) }, "T")
+	k := To(func(context.Context, Item[int]) error {
+		up()
+		return nil
+	}, Name("K"))
+	g, err := New("five", Pipeline(AllToAll(s, w), AllToAll(ts, []Part[int, None]{k})))
+	if err == nil {
+		err = errors.Join(g.Group("G1", s[0], s[1], w[0], w[1]), g.Group("G2", s[2], w[2]), g.Group("G3", append(nodesOf(ts), k)...))
+	}
+	return g, err
+}
+
+// lastReport returns the report of a process.
+func lastReport(t *testing.T, p *subprocess.Process) (r report) {
+	ctx := eventually.ContextWithin(t, time.Minute)
+	for {
+		line := try.Get(p.Line(ctx))(t)
+		if strings.HasPrefix(line, "{") {
+			try.OK(t, json.Unmarshal([]byte(line), &r))
+			return r
+		}
+	}
+}
+
+// Promise (Dataflow): When the process of any group is killed, Run returns one RunError in each
+// other group. It names the killed group, and matches ErrLost.
+func TestKillGroup(t *testing.T) {
+	serveNode(t)
+	groups := []string{"G1", "G2", "G3"}
+	for i := range times(5, 100) {
+		ps := startGroups(t, "5", fmt.Sprint(i), groups...)
+		for _, p := range ps {
+			try.OK(t, p.Expect(eventually.ContextWithin(t, time.Minute), "up"))
+		}
+		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond) // the moment of the crash is any
+		victim := groups[rand.IntN(len(groups))]
+		ps[victim].Kill()
+		for name, p := range ps {
+			if name == victim {
+				continue
+			}
+			r := lastReport(t, p)
+			try.Equal(t, r.IsRunErr && r.IsLost, true, "%s, when %s was killed: %s", name, victim, r.Err)
+			try.Equal(t, r.Group, victim, "the error of %s: %s", name, r.Err)
+			try.Equal(t, r.Stage != "", true, "the error of %s names a stage: %s", name, r.Err)
+			_ = p.Wait()
+			try.Equal(t, p.Cmd.ProcessState.ExitCode(), 1, "exit code of %s", name)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// summing is a sink that fails if the integers below n did not come in order.
+type summing struct{ n, sum int }
+
+func (s *summing) Process(_ context.Context, in Item[int], _ Out[None]) error {
+	if in.Value != s.sum {
+		return fmt.Errorf("item %d is %d", s.sum, in.Value)
+	}
+	s.sum++
+	return nil
+}
+
+func (s *summing) InputEnded(context.Context, int, bool, Out[None]) error {
+	if s.sum != s.n {
+		return fmt.Errorf("%d items of %d", s.sum, s.n)
+	}
+	return nil
+}
+
+// Promise (Dataflow): Many small items pass a mailbox of the least size, over TCP.
+func TestSmallMailbox(t *testing.T) {
+	n := times(100_000, 10_000_000)
+	cluster := rocltest.Cluster(t, 1)
+	src, k := count(n, Batch(512, 0, 0)), Do(&summing{n: n}, Name("K"))
+	g := cutPipe(t, src, k)
+	small := rocl.WithMailbox(1)
+	err1, err2 := runBoth(t.Context(), g, g, cluster.Open(0, rocltest.TCP(), small), cluster.Open(0, rocltest.TCP(), small), Config{})
+	try.OK(t, errors.Join(err1, err2))
+}
+
+// Promise (Dataflow): Groups that are connected both ways end, however often they run (topologies
+// 7 and 26 to 28, which hung at FastFlow's exit).
+func TestExits(t *testing.T) {
+	for i := range times(3, 100) {
+		for _, to := range topologies {
+			switch to.name {
+			case "7", "26", "27", "28":
+				eventually.Returns(t, "topology "+to.name, func() {
+					w := &world{t: t, probes: map[string]*probe{}, opts: []rocl.Option{rocltest.TCP()}}
+					root, check := to.make(w)
+					w.run(fmt.Sprint(to.name, " ", i), root)
+					check()
+				})
+			}
+		}
+	}
+}
