@@ -95,6 +95,10 @@ func (n *typedNode[I, O]) process(ctx context.Context) (err error) {
 func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 	var out Out[O] = n.out
 	stage := n.code.stage
+	h, holds := stage.(holder)
+	if holds {
+		h.hold(func(from int) { n.in.inputs[from].took() }, n.in.forward)
+	}
 	if s, ok := stage.(Starter[O]); ok {
 		if err := s.Start(ctx, out); err != nil {
 			return err
@@ -107,7 +111,9 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 			return context.Cause(n.r.ctx)
 		}
 		for i := range items {
-			in.took()
+			if !holds {
+				in.took()
+			}
 			if err := stage.Process(ctx, Item[I]{items[i], in.from, in.isBack}, out); err != nil {
 				return err
 			}

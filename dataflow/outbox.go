@@ -159,16 +159,16 @@ func (o *outbox[T]) refresh() {
 func (o *outbox[T]) Send(ctx context.Context, v T) error {
 	o.lock()
 	defer o.unlock()
-	switch o.state.Choice {
-	case plan.ByKey:
-		if o.forward > 0 {
-			return o.sendOn(ctx, int(o.key(v)%uint64(o.forward)), v)
-		}
-	case plan.Broadcast:
+	switch {
+	case o.isFinished:
+		return Done
+	case o.state.Choice == plan.ByKey && o.forward > 0:
+		return o.sendOn(ctx, int(o.key(v)%uint64(o.forward)), v)
+	case o.state.Choice == plan.Broadcast:
 		return o.sendAll(ctx, v)
 	}
-	if o.isFinished {
-		return Done
+	if ch := o.state.Current; ch >= 0 && o.state.Ch[ch].HasRoom() {
+		return o.add(o.outputs[ch], v)
 	}
 	for {
 		o.refresh()

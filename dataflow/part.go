@@ -112,11 +112,13 @@ type sinkStage[I any] func(ctx context.Context, in Item[I]) error
 func (f sinkStage[I]) Process(ctx context.Context, in Item[I], _ Out[None]) error { return f(ctx, in) }
 
 // leaf makes a node.
-func leaf[I, O any](code body[I, O], os []Option) Part[I, O] {
-	b := &block{opts: newOptions(os), body: code}
-	b.Block = plan.Block{Kind: plan.Leaf, Name: b.opts.name, In: typeName[I](), Out: typeName[O](), Choice: b.opts.choice}
-	b.make = func(r *run, n *plan.Node) node { return newNode(r, n, code) }
-	b.errs = b.opts.errs
+func leaf[I, O any](code body[I, O], os []Option) Part[I, O] { return leafOf(code, newOptions(os)) }
+
+// leafOf makes a node with options.
+func leafOf[I, O any](code body[I, O], o options) Part[I, O] {
+	b := &block{opts: o, errs: o.errs}
+	b.Block = plan.Block{Kind: plan.Leaf, Name: o.name, Choice: o.choice}
+	setCode(b, code)
 	if _, ok := b.opts.key.(func(O) uint64); b.opts.key != nil && !ok {
 		b.errs = append(b.errs, fmt.Errorf("%w: ByKey has a %T for items of type %s", ErrGraph, b.opts.key, b.Out))
 	}
@@ -128,6 +130,12 @@ func leaf[I, O any](code body[I, O], os []Option) Part[I, O] {
 	}
 	b.Data = b
 	return Part[I, O]{b}
+}
+
+// setCode sets what a node does, and so the types of its items.
+func setCode[I, O any](b *block, code body[I, O]) {
+	b.body, b.In, b.Out = code, typeName[I](), typeName[O]()
+	b.make = func(r *run, n *plan.Node) node { return newNode(r, n, code) }
 }
 
 // typeName returns the name of an item's type, and nothing for None.
@@ -184,6 +192,9 @@ func Farm[I, O any](n int, worker func(i int) Part[I, O], o ...Option) Part[I, O
 	}
 	if _, ok := b.opts.key.(func(I) uint64); b.opts.key != nil && !ok {
 		b.errs = append(b.errs, fmt.Errorf("%w: ByKey has a %T for items of type %s", ErrGraph, b.opts.key, typeName[I]()))
+	}
+	if b.opts.ordered > 0 {
+		return orderedFarm[I, O](b)
 	}
 	return Part[I, O]{b}
 }
@@ -246,11 +257,11 @@ func Fuse[A, B, C any](p Part[A, B], q Part[B, C]) Part[A, C] {
 			return errors.Join(err, closeStage(qb.stage))
 		}}
 	}
-	f := leaf(code, nil)
-	if f.b.opts = q.b.opts; f.b.opts.name == "" {
-		f.b.opts.name = p.b.opts.name
+	o := q.b.opts
+	if o.name == "" {
+		o.name = p.b.opts.name
 	}
-	f.b.Name, f.b.Choice = f.b.opts.name, f.b.opts.choice
+	f := leafOf(code, o)
 	f.b.errs = append(f.b.errs, errors.Join(p.b.errs...), errors.Join(q.b.errs...))
 	return f
 }

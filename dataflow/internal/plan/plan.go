@@ -61,8 +61,19 @@ type Block struct {
 	Left    int    // of an AllToAll
 	In, Out string // the types of a Leaf's items; empty for a source's input and a sink's output
 	Choice  Choice // of a Leaf: how it sends; of an AllToAll: how its left parts send; of a Farm: how items come to it
+	Joins   Joins  // of a Leaf
 	Data    any    // the caller's
 }
+
+// Joins says which group a Leaf gets to which none was given.
+type Joins uint8
+
+// The groups of a Leaf to which none was given.
+const (
+	None   Joins = iota
+	Before       // that of the first node that sends to it, or else that of the first that it sends to
+	Behind       // that of the first node that it sends to, or else that of the first that sends to it
+)
 
 // A Node is a Leaf in a plan.
 type Node struct {
@@ -336,12 +347,33 @@ func (p *Plan) Check(group string) error {
 	if !p.HasGroup(group) {
 		return fmt.Errorf("%w: graph %q, group %q; its groups are %q", ErrGroup, p.Name, group, p.Groups)
 	}
+	p.join()
 	for _, n := range p.Nodes {
 		if n.Group == "" {
 			return fmt.Errorf("%w: %q of graph %q", ErrNoGroup, n.Name, p.Name)
 		}
 	}
 	return nil
+}
+
+// join gives groups to the nodes that join others.
+func (p *Plan) join() {
+	given := map[*Node]string{}
+	for _, n := range p.Nodes {
+		given[n] = n.Group
+	}
+	for _, n := range p.Nodes {
+		if n.Group != "" || n.Block.Joins == None || len(n.In) == 0 || len(n.Out) == 0 {
+			continue
+		}
+		first, second := n.In[0].From, n.Out[0].To
+		if n.Block.Joins == Behind {
+			first, second = second, first
+		}
+		if n.Group = given[first]; n.Group == "" {
+			n.Group = given[second]
+		}
+	}
 }
 
 // Hash returns a short text that differs between graphs that cannot run together: other nodes,
