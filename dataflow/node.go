@@ -46,6 +46,9 @@ type typedNode[I, O any] struct {
 }
 
 func newNode[I, O any](r *run, n *plan.Node, code body[I, O]) node {
+	if b, ok := code.stage.(binder); ok {
+		b.bind(r, n)
+	}
 	return &typedNode[I, O]{code: code, in: newInbox[I](n), out: newOutbox[O](r, n), r: r}
 }
 
