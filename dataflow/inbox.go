@@ -41,10 +41,14 @@ type input struct {
 	index  int
 	edge   *plan.Edge
 
+	batches uint64 // guarded by mu of the inbox
+	marks   []mark // for the oldest item; guarded by mu of the inbox
+
 	// The consumer's.
-	taken, told uint64        // items that it has taken, and of which the sender was told
-	grain       atomic.Uint64 // the sender is told after so many items
-	credit      creditor
+	taken  uint64        // items that it has taken
+	told   atomic.Uint64 // of these, those of which the sender was told; others may read it
+	grain  atomic.Uint64 // the sender is told after so many items
+	credit creditor
 }
 
 // A creditor is told how many items the consumer has taken in all, and that it has ended.
@@ -56,14 +60,14 @@ type creditor interface {
 // took notes that the consumer has taken an item.
 func (i *input) took() {
 	i.taken++
-	if i.taken-i.told >= i.grain.Load() {
+	if i.taken-i.told.Load() >= i.grain.Load() {
 		i.tell()
 	}
 }
 
 // tell tells the sender what the consumer has taken.
 func (i *input) tell() {
-	i.told = i.taken
+	i.told.Store(i.taken)
 	i.credit.give(i.taken)
 }
 
@@ -145,6 +149,7 @@ func (in *inbox[T]) accept(e *plan.Edge, c creditor, grain int) {
 func (in *inbox[T]) put(ch int, items []T) {
 	in.mu.Lock()
 	in.state.Ch[ch].Items += uint64(len(items))
+	in.inputs[ch].batches++
 	switch {
 	case in.isClosed:
 		in.dropped += uint64(len(items))
@@ -246,7 +251,7 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.mu.Unlock()
 		for _, i := range in.inputs {
-			if i.told != i.taken {
+			if i.told.Load() != i.taken {
 				i.tell()
 			}
 		}
@@ -271,15 +276,5 @@ func (in *inbox[T]) close() {
 	in.freshNow, in.backNow = cursor[T]{}, cursor[T]{}
 	for _, i := range in.inputs {
 		i.credit.close()
-	}
-}
-
-// stats implements receiver.
-func (in *inbox[T]) stats(es []EdgeStats) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for k, i := range in.inputs {
-		s := &es[i.edge.Index]
-		s.Transport, s.Items, s.Started, s.Ended = "local", in.state.Ch[k].Items, true, in.state.Ch[k].Ended
 	}
 }

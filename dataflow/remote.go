@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -161,6 +162,13 @@ func (m *remote) learn(x *remoteEdge, id rocl.GID) {
 func (m *remote) send(ctx context.Context, x *remoteEdge, kind byte, rest []byte) error {
 	p := binary.LittleEndian.AppendUint32([]byte{kind}, uint32(x.e.Index))
 	return x.self.SendBytes(ctx, x.to, messageTag, append(p, rest...))
+}
+
+// peerOf returns the resource of an edge's peer, as far as it is known.
+func (m *remote) peerOf(x *remoteEdge) rocl.GID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return x.to
 }
 
 // await waits until the peer of an edge is found.
@@ -379,7 +387,7 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	out := o.outputOf(e)
 	x := m.add(e, e.From, e.To)
 	x.credit, x.window = out.credit, o.window(e)
-	out.wire = &remoteWire[T]{m, x, codecOf[T](e)}
+	out.wire = &remoteWire[T]{m: m, x: x, own: codecOf[T](e)}
 	if codecOf[T](e) == nil {
 		out.size = func(v T) int { return codec.Size(&v) }
 	}
@@ -396,7 +404,11 @@ type remoteWire[T any] struct {
 	m   *remote
 	x   *remoteEdge
 	own rocl.Codec[T]
+
+	bytes atomic.Uint64 // that have left
 }
+
+func (w *remoteWire[T]) sentBytes() uint64 { return w.bytes.Load() }
 
 func (w *remoteWire[T]) put(items []T) error {
 	if err := w.m.await(w.x); err != nil {
@@ -407,6 +419,7 @@ func (w *remoteWire[T]) put(items []T) error {
 	if err != nil {
 		return err
 	}
+	w.bytes.Add(uint64(len(p)))
 	return w.x.self.SendBytes(w.m.r.ctx, w.x.to, messageTag, p)
 }
 
