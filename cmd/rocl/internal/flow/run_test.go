@@ -56,7 +56,7 @@ func build(args []string) (*dataflow.Graph, error) {
 			}
 		}
 		return nil
-	}, dataflow.Name("numbers"))
+	}, dataflow.Name("numbers"), dataflow.Size(n))
 	mid := dataflow.Do(dataflow.Func[int, int](func(ctx context.Context, in dataflow.Item[int], out dataflow.Out[int]) error {
 		if in.Value == n/2 {
 			fmt.Printf("pid %d\n", os.Getpid())
