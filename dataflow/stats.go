@@ -17,8 +17,9 @@ import (
 // EdgeStats are the figures of one edge. For an edge between two groups, each has the figures of its
 // end.
 type EdgeStats struct {
-	Edge      int    `json:"edge"` // its number in declaration order
-	From      string `json:"from"` // names of the nodes
+	Group     string `json:"group,omitempty"` // whose figures these are; empty without groups
+	Edge      int    `json:"edge"`            // its number in declaration order
+	From      string `json:"from"`            // names of the nodes
 	To        string `json:"to"`
 	Back      bool   `json:"back,omitempty"`      // a feedback edge
 	Transport string `json:"transport,omitempty"` // "local", or that of the link; empty while there is none
@@ -67,7 +68,7 @@ func (r *run) stats() []EdgeStats {
 	es := make([]EdgeStats, len(r.plan.Edges))
 	transports := r.transports()
 	for i, e := range r.plan.Edges {
-		es[i] = EdgeStats{Edge: i, From: e.From.Name, To: e.To.Name, Back: e.IsBack, Transport: cmp.Or(transports[i], "local")}
+		es[i] = EdgeStats{Group: r.group, Edge: i, From: e.From.Name, To: e.To.Name, Back: e.IsBack, Transport: cmp.Or(transports[i], "local")}
 	}
 	for _, n := range r.nodes {
 		if n != nil {

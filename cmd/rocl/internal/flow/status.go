@@ -131,6 +131,7 @@ func join(groups []dataflow.Status) []dataflow.EdgeStats {
 	edges := map[int]dataflow.EdgeStats{}
 	for _, s := range groups {
 		for _, e := range s.Edges {
+			e.Group = "" // it has the figures of both ends
 			o, isKnown := edges[e.Edge]
 			if !isKnown {
 				edges[e.Edge] = e
