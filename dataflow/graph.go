@@ -5,6 +5,7 @@ package dataflow
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -56,6 +57,8 @@ func (g *Graph) Group(name string, members ...Node) error {
 type RunOption func(*runOptions)
 
 type runOptions struct {
+	log     *slog.Logger // nil: figures are not logged
+	every   time.Duration
 	c       *rocl.Context
 	isGroup bool
 	group   string
@@ -89,33 +92,4 @@ func (g *Graph) Run(ctx context.Context, o ...RunOption) error {
 		return err
 	}
 	return r.wait()
-}
-
-// EdgeStats are the figures of one edge in the runs of this process.
-type EdgeStats struct {
-	From, To       string // names of the nodes
-	FromCh, ToCh   int    // numbers of the channels
-	Back           bool   // a feedback edge
-	Transport      string // local, or that of the link
-	Items          uint64 // that have left the sender
-	Bytes          uint64 // of these, encoded; 0 for a local edge
-	Batches        uint64 // in which they left
-	Waiting        int    // items that the consumer has not taken
-	Waits          uint64 // how often the sender has waited for the consumer
-	Copied         uint64 // bytes that were copied to cross
-	OldestItem     time.Duration
-	Dropped        uint64 // items for a consumer that had ended
-	Ended, Started bool
-}
-
-// Stats returns the figures of each edge of the runs under way, in declaration order. An edge
-// between two groups has the figures of the end in this process.
-func (g *Graph) Stats() []EdgeStats {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var all []EdgeStats
-	for r := range g.runs {
-		all = append(all, r.stats()...)
-	}
-	return all
 }

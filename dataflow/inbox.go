@@ -42,11 +42,15 @@ type input struct {
 	index  int
 	edge   *plan.Edge
 
+	batches uint64 // guarded by mu of the inbox
+	marks   []mark // for the oldest item; guarded by mu of the inbox
+
 	// The consumer's.
-	taken, told uint64        // items that it has taken, and of which the sender was told
-	grain       atomic.Uint64 // the sender is told after so many items
-	isLazy      atomic.Bool   // the sender need not be told when the consumer is about to sleep
-	credit      creditor
+	taken  uint64        // items that it has taken
+	told   atomic.Uint64 // of these, those of which the sender was told; others may read it
+	grain  atomic.Uint64 // the sender is told after so many items
+	isLazy atomic.Bool   // the sender need not be told when the consumer is about to sleep
+	credit creditor
 }
 
 // A creditor is told how many items the consumer has taken in all, and that it has ended.
@@ -58,14 +62,14 @@ type creditor interface {
 // took notes that the consumer has taken an item.
 func (i *input) took() {
 	i.taken++
-	if i.taken-i.told >= i.grain.Load() {
+	if i.taken-i.told.Load() >= i.grain.Load() {
 		i.tell()
 	}
 }
 
 // tell tells the sender what the consumer has taken.
 func (i *input) tell() {
-	i.told = i.taken
+	i.told.Store(i.taken)
 	i.credit.give(i.taken)
 }
 
@@ -147,6 +151,7 @@ func (in *inbox[T]) accept(e *plan.Edge, c creditor, grain int) {
 func (in *inbox[T]) put(ch int, items []T) {
 	in.mu.Lock()
 	in.state.Ch[ch].Items += uint64(len(items))
+	in.inputs[ch].batches++
 	switch {
 	case in.isClosed:
 		in.dropped += uint64(len(items))
@@ -249,7 +254,7 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.mu.Unlock()
 		for _, i := range in.inputs {
-			if i.told != i.taken && !i.isLazy.Load() {
+			if i.told.Load() != i.taken && !i.isLazy.Load() {
 				i.tell()
 			}
 		}
@@ -282,14 +287,4 @@ func (in *inbox[T]) drop() {
 		frames.Discard(items)
 	}
 	in.fresh, in.back, in.freshNow, in.backNow = queue[T]{}, queue[T]{}, cursor[T]{}, cursor[T]{}
-}
-
-// stats implements receiver.
-func (in *inbox[T]) stats(es []EdgeStats) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for k, i := range in.inputs {
-		s := &es[i.edge.Index]
-		s.Transport, s.Items, s.Started, s.Ended = "local", in.state.Ch[k].Items, true, in.state.Ch[k].Ended
-	}
 }

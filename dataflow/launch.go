@@ -109,9 +109,6 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	if l.Group == "" {
 		return g.Run(ctx)
 	}
-	if err := g.check(l.Group); err != nil {
-		return err
-	}
 	if l.file != nil {
 		if err := l.file.Match(g.groups()); err != nil {
 			return err
@@ -120,6 +117,9 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 			return l.file.Errorf("threadMapping", "group %q: %w", l.Group, err)
 		}
 		o = append(o, transports(l.file.Protocol)...)
+	}
+	if err := g.check(l.Group); err != nil {
+		return err
 	}
 	c, err := rocl.Open(ctx, o...)
 	if err != nil {

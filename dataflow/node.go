@@ -35,6 +35,8 @@ type sender interface {
 	connect(e *plan.Edge, to receiver)
 	// connectRemote prepares an edge that leaves the group.
 	connectRemote(e *plan.Edge, r *remote)
+	// stats fills in the figures of the node's output channels.
+	stats(es []EdgeStats)
 }
 
 // typedNode is a node with inputs of type I and outputs of type O.

@@ -27,6 +27,7 @@ type options struct {
 	batch   batchLimits
 	window  int
 	ordered int
+	items   int // of Size
 	errs    []error
 }
 
@@ -103,6 +104,10 @@ func Ordered(window int) Option {
 		}
 	}
 }
+
+// Size says how many items a source will send on all its channels together. It is for those that
+// watch the run.
+func Size(items int) Option { return func(o *options) { o.items = max(items, 0) } }
 
 // Policy says how Send chooses a channel.
 func Policy(c Choice) Option { return c.set }

@@ -41,9 +41,10 @@ type outbox[T any] struct {
 	timerIsSet bool
 	err        error // of a batch that the timer let leave
 	isFinished bool
-	waits      uint64
 
-	waiting atomic.Bool // the node waits for wake
+	waits   atomic.Uint64 // for credit
+	items   int           // that the node will send; 0: unknown
+	waiting atomic.Bool   // the node waits for wake
 	wake    chan struct{}
 }
 
@@ -60,6 +61,7 @@ type output[T any] struct {
 	wire    wire[T]
 	size    func(T) int // the encoded size of an item, for the limit of bytes; nil if the edge is local
 	bytes   int         // of open
+	left    leaving     // by wire
 }
 
 // A credit is what a consumer has taken from one channel.
@@ -82,7 +84,7 @@ func (c *credit) close() {
 func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
 	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1)}
 	s := r.sending(n)
-	o.limits, o.key = s.batch, nil
+	o.limits, o.key, o.items = s.batch, nil, s.items
 	if k, ok := s.key.(func(T) uint64); ok {
 		o.key = k
 	}
@@ -299,6 +301,7 @@ func (o *outbox[T]) leaveOne(out *output[T], v T) error {
 		out.local.put(out.ch, o.one[:])
 		return nil
 	}
+	out.left.count(1)
 	return out.wire.put(o.one[:])
 }
 
@@ -309,6 +312,7 @@ func (o *outbox[T]) leave(out *output[T]) error {
 	if out.local != nil {
 		out.local.put(out.ch, out.open)
 	} else {
+		out.left.count(len(out.open))
 		err = out.wire.put(out.open)
 	}
 	clear(out.open) // for the garbage collector
@@ -346,7 +350,7 @@ func (o *outbox[T]) await(ctx context.Context, ready func() bool) error {
 	if err := o.flush(); err != nil {
 		return err
 	}
-	o.waits++
+	o.waits.Add(1)
 	for {
 		o.waiting.Store(true)
 		o.refresh()

@@ -246,6 +246,13 @@ func (m *remote) lost(x *remoteEdge, err error) error {
 	}
 }
 
+// peerOf returns the resource of an edge's peer, as far as it is known.
+func (m *remote) peerOf(x *remoteEdge) rocl.GID {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.to
+}
+
 // await waits until the peer of an edge is found.
 func (m *remote) await(x *remoteEdge) error {
 	select {
@@ -527,6 +534,8 @@ type remoteWire[T any] struct {
 	x *remoteEdge
 	f *frames.Format[T]
 }
+
+func (w *remoteWire[T]) sentBytes() uint64 { return w.f.Sent() }
 
 func (w *remoteWire[T]) put(items []T) error {
 	m, x := w.m, w.x

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
@@ -26,6 +28,9 @@ type run struct {
 	nodes  []node  // by the index in the plan; nil in another group
 	remote *remote // nil without groups
 
+	log   *slog.Logger // nil: figures are not logged
+	every time.Duration
+
 	mu  sync.Mutex
 	err *RunError // the first failure
 }
@@ -34,7 +39,7 @@ type run struct {
 func (g *Graph) newRun(ctx context.Context, o runOptions) (*run, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := &run{g: g, plan: g.plan, group: o.group, c: o.c, cfg: o.cfg, nodes: make([]node, len(g.plan.Nodes))}
+	r := &run{g: g, plan: g.plan, group: o.group, c: o.c, cfg: o.cfg, log: o.log, every: o.every, nodes: make([]node, len(g.plan.Nodes))}
 	r.cfg.Run = cmp.Or(r.cfg.Run, g.plan.Name)
 	if o.isGroup {
 		if err := g.plan.Check(o.group); err != nil {
@@ -120,11 +125,21 @@ func (r *run) wait() error {
 	defer r.forget()
 	defer r.cancel()
 	if r.remote != nil {
-		if err := r.remote.start(); err != nil {
+		err := r.remote.start()
+		if err == nil {
+			var stop func()
+			if stop, err = r.serveStatus(); err == nil {
+				defer stop()
+			}
+		}
+		if err != nil {
 			r.fail(nil, err)
 			r.remote.stop()
 			return r.failure()
 		}
+	}
+	if r.log != nil {
+		defer r.logStats(r.log, r.every)()
 	}
 	stop := context.AfterFunc(r.ctx, r.endNodes)
 	defer stop()
@@ -234,18 +249,4 @@ func (r *run) failure() *RunError {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
-}
-
-// stats returns the figures of the run's edges.
-func (r *run) stats() []EdgeStats {
-	es := make([]EdgeStats, len(r.plan.Edges))
-	for i, e := range r.plan.Edges {
-		es[i] = EdgeStats{From: e.From.Name, To: e.To.Name, FromCh: e.FromCh, ToCh: e.ToCh, Back: e.IsBack}
-	}
-	for _, n := range r.nodes {
-		if n != nil {
-			n.receiver().stats(es)
-		}
-	}
-	return es
 }

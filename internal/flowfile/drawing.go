@@ -35,11 +35,13 @@ type Edge struct {
 
 // Write writes the drawing to a file.
 func (d *Drawing) Write(name string) error {
-	b, err := json.MarshalIndent(d, "", "  ")
-	if err == nil {
-		err = os.WriteFile(name, append(b, '\n'), 0o666)
-	}
-	return err
+	return os.WriteFile(name, d.JSON(), 0o666)
+}
+
+// JSON returns the drawing as Write writes it.
+func (d *Drawing) JSON() []byte {
+	b, _ := json.MarshalIndent(d, "", "  ") // cannot fail
+	return append(b, '\n')
 }
 
 // Configuration returns a configuration with the groups of the graph and the names of their nodes,

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
@@ -33,7 +34,11 @@ type Format[T any] struct {
 	isBuffer  bool          // T is *rocl.Buffer
 	hasLength bool          // each item of a batch lies behind its length
 	scratch   []byte
+	sent      atomic.Uint64
 }
+
+// Sent returns how many bytes Send has sent. It may be called concurrently.
+func (f *Format[T]) Sent() uint64 { return f.sent.Load() }
 
 // New returns the format of items of type T, with the program's own codec if that is not nil.
 func New[T any](own rocl.Codec[T]) *Format[T] {
@@ -89,10 +94,12 @@ func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, 
 				Discard(items[i:])
 				return fmt.Errorf("%w: the item is a nil buffer", codec.ErrValue)
 			}
+			n := b.Len()
 			if err := from.Send(ctx, to, one, b); err != nil {
 				Discard(items[i:])
 				return err
 			}
+			f.sent.Add(uint64(n))
 		}
 		return nil
 	}
@@ -109,12 +116,14 @@ func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, 
 		if cap(p) <= 2*mostSmall {
 			f.scratch = p
 		}
+		f.sent.Add(uint64(len(p)))
 		return from.SendBytes(ctx, to, tag, p)
 	}
 	b, err := f.buffer(ctx, from.Context(), items, size)
 	if err != nil {
 		return err
 	}
+	f.sent.Add(uint64(b.Len()))
 	if err := from.Send(ctx, to, tag, b); err != nil {
 		b.Release()
 		return err

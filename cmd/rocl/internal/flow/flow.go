@@ -29,7 +29,7 @@ func Commands() []*cobra.Command {
 		Long: "Run a program of package dataflow, which builds a graph, with a process for each group of the graph.\n" +
 			"Draw its graph, and show what its edges carry.",
 	}
-	flow.AddCommand(runCommand())
+	flow.AddCommand(runCommand(), dryRunCommand(), graphCommand(), statusCommand())
 	return []*cobra.Command{flow}
 }
 

@@ -56,7 +56,7 @@ func build(args []string) (*dataflow.Graph, error) {
 			}
 		}
 		return nil
-	}, dataflow.Name("numbers"))
+	}, dataflow.Name("numbers"), dataflow.Size(n))
 	mid := dataflow.Do(dataflow.Func[int, int](func(ctx context.Context, in dataflow.Item[int], out dataflow.Out[int]) error {
 		if in.Value == n/2 {
 			fmt.Printf("pid %d\n", os.Getpid())
@@ -260,8 +260,8 @@ func TestRunKeepGoing(t *testing.T) {
 	b := newBench(t)
 	try.Equal(t, b.flow(t.Context(), "-V --keep-going", "killed"), 1)
 	b.lastLine(`rocl: group "b" failed: signal 9: killed`)
-	b.has(&b.err, "[a] flow.test: dataflow: run launched: group b")
-	b.has(&b.err, "[c] flow.test: dataflow: run launched: group b")
+	b.has(&b.err, "[a] flow.test: dataflow: run launched: group ")
+	b.has(&b.err, "[c] flow.test: dataflow: run launched: group ")
 	b.checkNoneLeft(3)
 }
 
