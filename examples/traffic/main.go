@@ -34,11 +34,11 @@ func build(args []string) (*dataflow.Graph, error) {
 	var left []dataflow.Part[dataflow.None, passage]
 	var right []dataflow.Part[passage, dataflow.None]
 	for i := range *n {
-		source := dataflow.From(drive(uint64(i), *cars, *steps), dataflow.Batch(256, 0, 0))
-		match := dataflow.Do(dataflow.Func[position, passage](match), dataflow.Batch(256, 0, 0), dataflow.Policy(dataflow.ByKey(roadOf)))
+		source := dataflow.From(drive(uint64(i), *cars, *steps), dataflow.Name(fmt.Sprint("source", i)), dataflow.Batch(256, 0, 0))
+		match := dataflow.Do(dataflow.Func[position, passage](match), dataflow.Name(fmt.Sprint("match", i)), dataflow.Batch(256, 0, 0), dataflow.Policy(dataflow.ByKey(roadOf)))
 		left = append(left, dataflow.Pipeline(source, match))
-		speed := dataflow.Do(&means{roads: map[uint32]*mean{}, began: time.Now()}, dataflow.Batch(256, 0, 0))
-		right = append(right, dataflow.Pipeline(speed, dataflow.To(show)))
+		speed := dataflow.Do(&means{roads: map[uint32]*mean{}, began: time.Now()}, dataflow.Name(fmt.Sprint("speed", i)), dataflow.Batch(256, 0, 0))
+		right = append(right, dataflow.Pipeline(speed, dataflow.To(show, dataflow.Name(fmt.Sprint("show", i)))))
 	}
 	g, err := dataflow.New("traffic", dataflow.AllToAll(left, right))
 	for i := range *n {

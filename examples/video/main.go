@@ -35,11 +35,11 @@ func build(args []string) (*dataflow.Graph, error) {
 	if f.NArg() != 1 {
 		return nil, errors.New("usage: video [-frames N] [-n N] FOLDER")
 	}
-	draw := dataflow.From(film(*frames))
+	draw := dataflow.From(film(*frames), dataflow.Name("draw"))
 	filters := dataflow.Farm(*n, func(int) dataflow.Part[[]byte, []byte] {
 		return dataflow.Fuse(filter(soften), filter(mark))
-	}, dataflow.Ordered(4**n), dataflow.Policy(dataflow.OnDemand(2)))
-	write := dataflow.To(store(f.Arg(0)))
+	}, dataflow.Name("filter"), dataflow.Ordered(4**n), dataflow.Policy(dataflow.OnDemand(2)))
+	write := dataflow.To(store(f.Arg(0)), dataflow.Name("write"))
 	g, err := dataflow.New("video", dataflow.Pipeline3(draw, filters, write))
 	if err == nil {
 		err = errors.Join(g.Group("draw", draw), g.Group("filter", filters), g.Group("write", write))

@@ -12,6 +12,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -37,24 +38,20 @@ func build(args []string) (*dataflow.Graph, error) {
 	_ = f.Parse(args) // it ends the process
 	read := dataflow.From(func(ctx context.Context, out dataflow.Out[[]byte]) error {
 		return readAll(ctx, f.Args(), out)
-	})
+	}, dataflow.Name("read"))
 	split := make([]dataflow.Part[[]byte, string], *n)
 	tally := make([]dataflow.Part[string, count], *n)
 	for i := range *n {
-		split[i] = dataflow.Do(dataflow.Func[[]byte, string](divide), dataflow.Batch(512, 0, 0), dataflow.Policy(dataflow.ByKey(key)))
-		tally[i] = dataflow.Do(counter{}, dataflow.Batch(512, 0, 0))
+		split[i] = dataflow.Do(dataflow.Func[[]byte, string](divide), dataflow.Name(fmt.Sprint("split", i)),
+			dataflow.Batch(512, 0, 0), dataflow.Policy(dataflow.ByKey(key)))
+		tally[i] = dataflow.Do(counter{}, dataflow.Name(fmt.Sprint("count", i)), dataflow.Batch(512, 0, 0))
 	}
-	print := dataflow.Do(&printer{})
+	print := dataflow.Do(&printer{}, dataflow.Name("print"))
 	g, err := dataflow.New("wordcount", dataflow.Pipeline3(read, dataflow.AllToAll(split, tally), print))
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = errors.Join(g.Group("read", read), g.Group("split", nodesOf(split)...), g.Group("count", nodesOf(tally)...), g.Group("print", print))
 	}
-	for name, nodes := range map[string][]dataflow.Node{"read": {read}, "split": nodesOf(split), "count": nodesOf(tally), "print": {print}} {
-		if err := g.Group(name, nodes...); err != nil {
-			return nil, err
-		}
-	}
-	return g, nil
+	return g, err
 }
 
 func nodesOf[I, O any](ps []dataflow.Part[I, O]) (all []dataflow.Node) {
