@@ -46,7 +46,9 @@ type typedNode[I, O any] struct {
 }
 
 func newNode[I, O any](r *run, n *plan.Node, code body[I, O]) node {
-	return &typedNode[I, O]{code: code, in: newInbox[I](n), out: newOutbox[O](r, n), r: r}
+	in := newInbox[I](n)
+	in.push = r.push
+	return &typedNode[I, O]{code: code, in: in, out: newOutbox[O](r, n), r: r}
 }
 
 func (n *typedNode[I, O]) receiver() receiver { return n.in }

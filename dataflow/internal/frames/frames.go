@@ -23,6 +23,8 @@ import (
 var ErrCodec = errors.New("dataflow: a codec has failed")
 
 const (
+	headLen   = 8 // of values and slices that package codec encodes raw
+	isRaw     = 1 // the first byte of a raw value
 	lengthLen = 4
 	mostSmall = 2 << 10 // a message up to this length is copied behind others in any case
 )
@@ -32,19 +34,28 @@ type Format[T any] struct {
 	own       rocl.Codec[T] // nil for package codec
 	isBuffer  bool          // T is *rocl.Buffer
 	hasLength bool          // each item of a batch lies behind its length
+	fixed     int           // the size of each item if package codec encodes it raw, else 0
 	scratch   []byte
 }
 
 // New returns the format of items of type T, with the program's own codec if that is not nil.
 func New[T any](own rocl.Codec[T]) *Format[T] {
 	t := reflect.TypeFor[T]()
-	return &Format[T]{
+	f := &Format[T]{
 		own:      own,
 		isBuffer: own == nil && t == reflect.TypeFor[*rocl.Buffer](),
 		hasLength: own != nil || t.Kind() == reflect.String ||
 			t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8,
 	}
+	var zero T
+	if p, err := codec.Append(nil, &zero); !f.hasLength && err == nil && len(p) > headLen && p[0] == isRaw {
+		f.fixed = len(p) - headLen
+	}
+	return f
 }
+
+// Fixed returns how many bytes each item of a batch takes, and 0 if that differs among items.
+func (f *Format[T]) Fixed() int { return f.fixed }
 
 // Size returns how many bytes an item takes. For items with a codec of the program it is unknown,
 // and 0. It may be called concurrently.
