@@ -56,9 +56,10 @@ func (g *Graph) Group(name string, members ...Node) error {
 type RunOption func(*runOptions)
 
 type runOptions struct {
-	c     *rocl.Context
-	group string
-	cfg   Config
+	c       *rocl.Context
+	isGroup bool
+	group   string
+	cfg     Config
 }
 
 // A Config has the settings of one group of a run. A zero field is not set.
@@ -83,7 +84,13 @@ type Config struct {
 // InGroup lets Run run the nodes of one group. Edges that leave the group or enter it go over the
 // context c, which stays the caller's.
 func InGroup(c *rocl.Context, name string, cfg Config) RunOption {
-	return func(o *runOptions) { o.c, o.group, o.cfg = c, name, cfg }
+	return func(o *runOptions) { o.c, o.isGroup, o.group, o.cfg = c, true, name, cfg }
+}
+
+// Using lets Run run all nodes, with a context by which elastic farms find their workers. The
+// context stays the caller's.
+func Using(c *rocl.Context, cfg Config) RunOption {
+	return func(o *runOptions) { o.c, o.isGroup, o.cfg = c, false, cfg }
 }
 
 // Run runs the graph: without InGroup all its nodes, whatever groups they have. It returns when

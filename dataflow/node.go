@@ -46,6 +46,9 @@ type typedNode[I, O any] struct {
 }
 
 func newNode[I, O any](r *run, n *plan.Node, code body[I, O]) node {
+	if b, ok := code.stage.(binder); ok {
+		b.bind(r, n)
+	}
 	in := newInbox[I](n)
 	in.push = r.push
 	return &typedNode[I, O]{code: code, in: in, out: newOutbox[O](r, n), r: r}

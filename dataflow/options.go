@@ -21,7 +21,9 @@ type options struct {
 	choice  plan.Choice
 	demand  int // of OnDemand
 	key     any // of ByKey: func(T) uint64
-	codec   any // rocl.Codec[T]
+	codec   any // rocl.Codec[T]; the last of codecs
+	codecs  []any
+	onLoss  any // func(T, error) error
 	batch   batchLimits
 	window  int
 	ordered int
@@ -57,7 +59,9 @@ func Name(name string) Option { return func(o *options) { o.name = name } }
 
 // Codec is the format in which items of type T cross to another process. It is an option of the
 // node that sends them. Without it they are sent as [rocl.SendValue] sends them.
-func Codec[T any](c rocl.Codec[T]) Option { return func(o *options) { o.codec = c } }
+func Codec[T any](c rocl.Codec[T]) Option {
+	return func(o *options) { o.codec, o.codecs = c, append(o.codecs, c) }
+}
 
 // Batch lets items travel together: a batch leaves when it has that many items or bytes, or when
 // its first item has waited for delay. It also leaves at the end of the stream, by [Out] Flush, and

@@ -283,6 +283,14 @@ type finisher interface {
 	finish(ctx context.Context) error
 }
 
+func (f *fused[A, B, C]) bind(r *run, n *plan.Node) {
+	for _, s := range []any{f.first, f.second} {
+		if b, ok := s.(binder); ok {
+			b.bind(r, n)
+		}
+	}
+}
+
 func (f *fused[A, B, C]) Start(ctx context.Context, out Out[C]) error {
 	f.mid = middle[B, C]{second: f.second, out: out}
 	if err := f.mid.start(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 )
 
@@ -17,7 +18,8 @@ import (
 type run struct {
 	g      *Graph
 	plan   *plan.Plan
-	group  string // empty without groups
+	group  string        // empty without groups
+	c      *rocl.Context // nil if there is none
 	cfg    Config
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -32,12 +34,12 @@ type run struct {
 func (g *Graph) newRun(ctx context.Context, o runOptions) (*run, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := &run{g: g, plan: g.plan, group: o.group, cfg: o.cfg, nodes: make([]node, len(g.plan.Nodes))}
-	if o.c != nil {
+	r := &run{g: g, plan: g.plan, group: o.group, c: o.c, cfg: o.cfg, nodes: make([]node, len(g.plan.Nodes))}
+	r.cfg.Run = cmp.Or(r.cfg.Run, g.plan.Name)
+	if o.isGroup {
 		if err := g.plan.Check(o.group); err != nil {
 			return nil, err
 		}
-		r.cfg.Run = cmp.Or(r.cfg.Run, g.plan.Name)
 		r.cfg.Wait = cmp.Or(r.cfg.Wait, defaultWait)
 		r.remote = newRemote(r, o.c)
 	}

@@ -179,10 +179,15 @@ func (f *Format[T]) buffer(ctx context.Context, c *rocl.Context, items []T, size
 
 // append appends the items to p: the value of one item, or a batch of several.
 func (f *Format[T]) append(p []byte, items []T) ([]byte, error) {
-	switch {
-	case len(items) == 1:
+	if len(items) == 1 {
 		return f.appendOne(p, &items[0])
-	case !f.hasLength:
+	}
+	return f.AppendMany(p, items)
+}
+
+// AppendMany appends a batch to p, which Many decodes. The items are no buffers.
+func (f *Format[T]) AppendMany(p []byte, items []T) ([]byte, error) {
+	if !f.hasLength {
 		return codec.Append(p, &items)
 	}
 	for i := range items {
@@ -241,8 +246,8 @@ func (f *Format[T]) decodeOne(p []byte, v *T) (err error) {
 	return err
 }
 
-// Many returns the items of a message that Send has sent with the tag many. The payload comes from
-// another process and may be any bytes.
+// Many returns the items of a message that Send has sent with the tag many, or of AppendMany. The
+// payload comes from another process and may be any bytes.
 func (f *Format[T]) Many(p []byte) (items []T, err error) {
 	if f.isBuffer {
 		return nil, fmt.Errorf("%w: several buffers are one message", codec.ErrValue)
