@@ -27,6 +27,7 @@ type inbox[T any] struct {
 	isClosed    bool         // the consumer has ended: items are dropped
 	dropped     uint64
 
+	push      func() // lets messages to other groups leave; called before the consumer sleeps
 	wake      chan struct{}
 	backReady atomic.Bool // back is not empty
 
@@ -258,6 +259,7 @@ func (in *inbox[T]) fill() bool {
 				i.tell()
 			}
 		}
+		in.push()
 		in.mu.Lock()
 		if in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0 {
 			in.mu.Unlock()

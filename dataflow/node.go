@@ -51,7 +51,9 @@ func newNode[I, O any](r *run, n *plan.Node, code body[I, O]) node {
 	if b, ok := code.stage.(binder); ok {
 		b.bind(r, n)
 	}
-	return &typedNode[I, O]{code: code, in: newInbox[I](n), out: newOutbox[O](r, n), r: r}
+	in := newInbox[I](n)
+	in.push = r.push
+	return &typedNode[I, O]{code: code, in: in, out: newOutbox[O](r, n), r: r}
 }
 
 func (n *typedNode[I, O]) receiver() receiver { return n.in }

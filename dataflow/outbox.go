@@ -59,7 +59,8 @@ type output[T any] struct {
 	local   *inbox[T]
 	ch      int // of local
 	wire    wire[T]
-	size    func(T) int // the encoded size of an item, for the limit of bytes; nil if the edge is local
+	most    int         // items in a batch
+	size    func(T) int // the encoded size of an item, for the limit of bytes; nil if most covers it
 	bytes   int         // of open
 	left    leaving     // by wire
 }
@@ -91,7 +92,7 @@ func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
 	o.state = sched.Outputs{Ch: make([]sched.Channel, len(n.Out)), Choice: s.choice, Current: -1}
 	for _, es := range [][]*plan.Edge{n.Out, n.Back} {
 		for _, e := range es {
-			o.outputs = append(o.outputs, &output[T]{edge: e, index: len(o.outputs), credit: &credit{wake: o.signal}})
+			o.outputs = append(o.outputs, &output[T]{edge: e, index: len(o.outputs), credit: &credit{wake: o.signal}, most: o.limits.count})
 		}
 	}
 	for i, e := range n.Out {
@@ -266,6 +267,7 @@ func (o *outbox[T]) Channels() (forward, back int) { return o.forward, len(o.out
 func (o *outbox[T]) Flush(context.Context) error {
 	o.lock()
 	defer o.unlock()
+	defer o.r.push()
 	return o.flush()
 }
 
@@ -279,7 +281,7 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 	if out.size != nil {
 		out.bytes += out.size(v)
 	}
-	if out.open = append(out.open, v); len(out.open) >= o.limits.count || out.bytes >= o.limits.bytes {
+	if out.open = append(out.open, v); len(out.open) >= out.most || out.bytes >= o.limits.bytes {
 		return o.leave(out)
 	}
 	o.state.Current = out.index
@@ -342,6 +344,7 @@ func (o *outbox[T]) onTimer() {
 	o.timerIsSet = false
 	if !o.isFinished {
 		o.err = o.flush()
+		o.r.push()
 	}
 }
 
@@ -359,6 +362,7 @@ func (o *outbox[T]) await(ctx context.Context, ready func() bool) error {
 			return nil
 		}
 		o.unlock()
+		o.r.push()
 		var err error
 		select {
 		case <-o.wake:

@@ -519,7 +519,12 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	x := m.add(e, e.From, e.To)
 	x.credit, x.window, x.exact = out.credit, o.window(e), o.forward > 1 && !e.IsBack
 	f := frames.New(codecOf[T](e))
-	out.wire, out.size = &remoteWire[T]{m, x, f}, f.Size
+	out.wire = &remoteWire[T]{m, x, f}
+	if n := f.Fixed(); n != 0 {
+		out.most = max(1, min(out.most, o.limits.bytes/n))
+	} else {
+		out.size = f.Size
+	}
 }
 
 // codecOf returns the codec of the node that sends on an edge, or nil.

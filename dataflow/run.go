@@ -212,6 +212,14 @@ func (r *run) join(ended []chan struct{}) (stuck []string) {
 	return stuck
 }
 
+// push lets messages leave that wait for more to leave with them. rocl would let them leave after
+// at most a millisecond, or as soon as a goroutine of the context waits for a message.
+func (r *run) push() {
+	if r.remote != nil {
+		r.remote.c.Poll()
+	}
+}
+
 // forget removes the run from its graph.
 func (r *run) forget() {
 	r.g.mu.Lock()

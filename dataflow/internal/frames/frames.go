@@ -24,6 +24,8 @@ import (
 var ErrCodec = errors.New("dataflow: a codec has failed")
 
 const (
+	headLen   = 8 // of values and slices that package codec encodes raw
+	isRaw     = 1 // the first byte of a raw value
 	lengthLen = 4
 	mostSmall = 2 << 10 // a message up to this length is copied behind others in any case
 )
@@ -33,6 +35,7 @@ type Format[T any] struct {
 	own       rocl.Codec[T] // nil for package codec
 	isBuffer  bool          // T is *rocl.Buffer
 	hasLength bool          // each item of a batch lies behind its length
+	fixed     int           // the size of each item if package codec encodes it raw, else 0
 	scratch   []byte
 	sent      atomic.Uint64
 }
@@ -43,13 +46,21 @@ func (f *Format[T]) Sent() uint64 { return f.sent.Load() }
 // New returns the format of items of type T, with the program's own codec if that is not nil.
 func New[T any](own rocl.Codec[T]) *Format[T] {
 	t := reflect.TypeFor[T]()
-	return &Format[T]{
+	f := &Format[T]{
 		own:      own,
 		isBuffer: own == nil && t == reflect.TypeFor[*rocl.Buffer](),
 		hasLength: own != nil || t.Kind() == reflect.String ||
 			t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8,
 	}
+	var zero T
+	if p, err := codec.Append(nil, &zero); !f.hasLength && err == nil && len(p) > headLen && p[0] == isRaw {
+		f.fixed = len(p) - headLen
+	}
+	return f
 }
+
+// Fixed returns how many bytes each item of a batch takes, and 0 if that differs among items.
+func (f *Format[T]) Fixed() int { return f.fixed }
 
 // Size returns how many bytes an item takes. For items with a codec of the program it is unknown,
 // and 0. It may be called concurrently.
@@ -183,7 +194,7 @@ func (f *Format[T]) append(p []byte, items []T) ([]byte, error) {
 	return f.AppendMany(p, items)
 }
 
-// AppendMany appends to p the form of items that Many decodes. They must not be buffers.
+// AppendMany appends a batch to p, which Many decodes. The items are no buffers.
 func (f *Format[T]) AppendMany(p []byte, items []T) ([]byte, error) {
 	if !f.hasLength {
 		return codec.Append(p, &items)
@@ -244,8 +255,8 @@ func (f *Format[T]) decodeOne(p []byte, v *T) (err error) {
 	return err
 }
 
-// Many returns the items of a message that Send has sent with the tag many. The payload comes from
-// another process and may be any bytes.
+// Many returns the items of a message that Send has sent with the tag many, or of AppendMany. The
+// payload comes from another process and may be any bytes.
 func (f *Format[T]) Many(p []byte) (items []T, err error) {
 	if f.isBuffer {
 		return nil, fmt.Errorf("%w: several buffers are one message", codec.ErrValue)
