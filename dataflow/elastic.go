@@ -409,7 +409,7 @@ func (e *elastic[I, O]) Process(ctx context.Context, in Item[I], _ Out[O]) error
 	}
 }
 
-// inputsEnded waits until all items are done.
+// Finish waits until all items are done.
 func (e *elastic[I, O]) Finish(ctx context.Context, _ Out[O]) error {
 	f := e.now
 	f.count(1)
