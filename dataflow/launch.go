@@ -17,8 +17,8 @@ import (
 	"github.com/rocl-go/rocl/internal/flowfile"
 )
 
-// A Launch says what a process runs of its graph. Its launcher, such as `rocl flow run`, has told it
-// by the environment, or a person by flags.
+// A Launch says what a process runs of its graph. Its launcher, such as `rocl flow run`, has told
+// it by the environment, or a person by flags.
 type Launch struct {
 	// Group is the group that the process runs. If it is empty, the process runs the whole graph.
 	Group string
@@ -129,7 +129,7 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	return errors.Join(err, c.Close())
 }
 
-// transports returns the options for a protocol of a configuration file. One that rocl does not have
+// transports returns the options for a protocol of a configuration file. A protocol that rocl lacks
 // leaves the choice to rocl, as no protocol does.
 func transports(protocol string) []rocl.Option {
 	over := map[string][]string{"TCP": {"tls", "tcp"}, "SHM": {"shm"}}[protocol]
