@@ -94,8 +94,8 @@ func (l *Launch) configure(file string) (err error) {
 	return err
 }
 
-// Run runs the part of the graph that the launch says. For a group it opens a context with the
-// given options, and closes it afterwards. It fails with ErrConfig if the groups of the graph are
+// Run runs the part of the graph that the launch says. For a group, and for a graph with an elastic
+// farm, it opens a context with the given options, and closes it afterwards. It fails with ErrConfig if the groups of the graph are
 // not those of the configuration file. Otherwise it is like [Graph.Run].
 func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	switch {
@@ -106,7 +106,7 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	case l.show != "":
 		g.show(os.Stdout, l.show)
 	}
-	if l.Group == "" {
+	if l.Group == "" && !g.needsContext() {
 		return g.Run(ctx)
 	}
 	if l.file != nil {
@@ -118,14 +118,17 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 		}
 		o = append(o, transports(l.file.Protocol)...)
 	}
-	if err := g.check(l.Group); err != nil {
+	in := InGroup
+	if l.Group == "" {
+		in = func(c *rocl.Context, _ string, cfg Config) RunOption { return Using(c, cfg) }
+	} else if err := g.check(l.Group); err != nil {
 		return err
 	}
 	c, err := rocl.Open(ctx, o...)
 	if err != nil {
 		return err
 	}
-	err = g.Run(ctx, InGroup(c, l.Group, l.Config))
+	err = g.Run(ctx, in(c, l.Group, l.Config))
 	return errors.Join(err, c.Close())
 }
 
