@@ -26,10 +26,12 @@ type Config struct {
 	BatchDelay time.Duration
 	// Window replaces that of [Window] for the channels that lead out of this group.
 	Window int
-	// Policy is Balanced, RoundRobin, PreferLocal or OnDemand. It replaces the [Policy] of the nodes
-	// of this group that have another one of these. The other policies belong to what a graph means.
+	// Policy is Balanced, RoundRobin, PreferLocal or OnDemand. It replaces the [Policy] of the
+	// nodes of this group that have another one of these. The other policies belong to what a
+	// graph means.
 	Policy Choice
-	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
+	// Wait is how long Run waits for the groups with which this group has edges. The default is 30
+	// s.
 	Wait time.Duration
 	// Grace is how long Run waits for nodes to return when the run has ended early. The default is
 	// 5 s. Then Run returns without them, and its error matches ErrStuck.

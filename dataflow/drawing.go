@@ -5,7 +5,9 @@ package dataflow
 import (
 	"fmt"
 	"io"
+	"slices"
 
+	"github.com/rocl-go/rocl/dataflow/internal/plan"
 	"github.com/rocl-go/rocl/internal/flowfile"
 )
 
@@ -50,6 +52,13 @@ func (g *Graph) groups() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.plan.Groups
+}
+
+// needsContext reports whether the graph has an elastic farm.
+func (g *Graph) needsContext() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.plan.Nodes, func(n *plan.Node) bool { return n.Block.Data.(*block).opts.needsContext })
 }
 
 // check reports whether each node has a group, and a group of the given name exists.

@@ -70,6 +70,7 @@ func Elastic[I, O any](name string, o ...Option) Part[I, O] {
 	if e.out == nil {
 		s.codec = nil
 	}
+	s.needsContext = true
 	return leafOf(body[I, O]{stage: e}, s)
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/rocl-go/rocl/internal/flowfile"
 )
 
-// A Launch says what a process runs of its graph. Its launcher, such as `rocl flow run`, has told it
-// by the environment, or a person by flags.
+// A Launch says what a process runs of its graph. Its launcher, such as `rocl flow run`, has told
+// it by the environment, or a person by flags.
 type Launch struct {
 	// Group is the group that the process runs. If it is empty, the process runs the whole graph.
 	Group string
@@ -94,8 +94,8 @@ func (l *Launch) configure(file string) (err error) {
 	return err
 }
 
-// Run runs the part of the graph that the launch says. For a group it opens a context with the
-// given options, and closes it afterwards. It fails with ErrConfig if the groups of the graph are
+// Run runs the part of the graph that the launch says. For a group, and for a graph with an elastic
+// farm, it opens a context with the given options, and closes it afterwards. It fails with ErrConfig if the groups of the graph are
 // not those of the configuration file. Otherwise it is like [Graph.Run].
 func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	switch {
@@ -106,7 +106,7 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	case l.show != "":
 		g.show(os.Stdout, l.show)
 	}
-	if l.Group == "" {
+	if l.Group == "" && !g.needsContext() {
 		return g.Run(ctx)
 	}
 	if l.file != nil {
@@ -118,18 +118,21 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 		}
 		o = append(o, transports(l.file.Protocol)...)
 	}
-	if err := g.check(l.Group); err != nil {
+	in := InGroup
+	if l.Group == "" {
+		in = func(c *rocl.Context, _ string, cfg Config) RunOption { return Using(c, cfg) }
+	} else if err := g.check(l.Group); err != nil {
 		return err
 	}
 	c, err := rocl.Open(ctx, o...)
 	if err != nil {
 		return err
 	}
-	err = g.Run(ctx, InGroup(c, l.Group, l.Config))
+	err = g.Run(ctx, in(c, l.Group, l.Config))
 	return errors.Join(err, c.Close())
 }
 
-// transports returns the options for a protocol of a configuration file. One that rocl does not have
+// transports returns the options for a protocol of a configuration file. A protocol that rocl lacks
 // leaves the choice to rocl, as no protocol does.
 func transports(protocol string) []rocl.Option {
 	over := map[string][]string{"TCP": {"tls", "tcp"}, "SHM": {"shm"}}[protocol]

@@ -3,15 +3,20 @@
 package dataflow_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	. "github.com/rocl-go/rocl/dataflow"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/rocltest"
 	"golang.org/x/sys/unix"
 )
 
@@ -184,5 +189,84 @@ func TestDryRun(t *testing.T) {
 	for _, group := range []string{"a", "b"} {
 		_, _, err := ParseFlags([]string{"--DFF_Config", at, "--DFF_GName", group})
 		try.OK(t, err)
+	}
+}
+
+// Without a group a graph with an elastic farm finds its workers.
+func TestLaunchElastic(t *testing.T) {
+	var k collector[int]
+	socket := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
+	c := try.Get(rocl.Open(t.Context(), socket))(t)
+	defer c.Close()
+	worked := make(chan error)
+	go func() {
+		worked <- Work(t.Context(), c, WorkFor{Graph: "elastic", Farm: "F"}, Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			return out.Send(ctx, in.Value)
+		}))
+	}()
+	l, _, err := ParseFlags(nil)
+	try.OK(t, err)
+	try.OK(t, l.Run(t.Context(), elasticGraph(t, 20, &k), socket))
+	checkNumbers(t, k.values("K"), 20)
+	try.OK(t, <-worked)
+}
+
+// Promise (Dataflow): A configuration sets batches, the window and the policy of a group.
+func TestConfigCounts(t *testing.T) {
+	release := make(chan struct{})
+	src, sink := count(100), held(release)
+	g := try.Get(New("counts", Pipeline(src, sink)))(t)
+	try.OK(t, errors.Join(g.Group("a", src), g.Group("b", sink)))
+	cluster := rocltest.Cluster(t, 1)
+	var wg sync.WaitGroup
+	run := func(name string, cfg Config) {
+		c := cluster.Open(0)
+		wg.Go(func() { try.Check(t, g.Run(t.Context(), InGroup(c, name, cfg))) })
+	}
+	run("a", Config{BatchItems: 3, BatchDelay: time.Hour, Window: 6})
+	run("b", Config{})
+	var s EdgeStats
+	eventually.True(t, "the source waits for credit, and the sink has taken 4 items", func() bool {
+		for _, s = range g.Stats() {
+			if s.Group == "a" {
+				return s.Sent >= 9 && s.Waits > 0
+			}
+		}
+		return false
+	})
+	if s.Sent > 6+4 || s.Batches < s.Sent/3 || s.Batches == s.Sent { // a sender that waits lets a batch leave that is not full
+		t.Errorf("%+v", s)
+	}
+	close(release)
+	wg.Wait()
+}
+
+// The policy of a configuration replaces that of the nodes, but for one that belongs to the graph.
+func TestConfigPolicy(t *testing.T) {
+	for _, c := range []struct {
+		program  Choice
+		cfg      Config
+		isShared bool
+	}{
+		{PreferLocal, Config{}, false},
+		{PreferLocal, Config{Policy: RoundRobin}, true},
+		{ByKey(func(int) uint64 { return 0 }), Config{Policy: RoundRobin}, false},
+	} {
+		var k collector[int]
+		src, k0, k1 := count(100, Policy(c.program)), k.sink("K0"), k.sink("K1")
+		g := try.Get(New("policy", AllToAll([]Part[None, int]{src}, []Part[int, None]{k0, k1})))(t)
+		try.OK(t, errors.Join(g.Group("a", src, k0), g.Group("b", k1)))
+		cluster := rocltest.Cluster(t, 1)
+		var wg sync.WaitGroup
+		for _, name := range []string{"a", "b"} {
+			rc := cluster.Open(0)
+			wg.Go(func() { try.Check(t, g.Run(t.Context(), InGroup(rc, name, c.cfg))) })
+		}
+		wg.Wait()
+		want := 0
+		if c.isShared {
+			want = 50
+		}
+		try.Equal(t, len(k.values("K1")), want, "items of the other group")
 	}
 }

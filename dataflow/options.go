@@ -28,7 +28,9 @@ type options struct {
 	window  int
 	ordered int
 	items   int // of Size
-	errs    []error
+
+	needsContext bool // of an elastic farm
+	errs         []error
 }
 
 // batchLimits say when a batch leaves. A zero field is not set.

@@ -14,10 +14,10 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// EdgeStats are the figures of one edge. For an edge between two groups, each has the figures of its
-// end.
+// EdgeStats are the figures of one edge. For an edge between two groups, each has the figures of
+// its end.
 type EdgeStats struct {
-	Group     string `json:"group,omitempty"` // whose figures these are; empty without groups
+	Group     string `json:"group,omitempty"` // that has these figures; empty without groups
 	Edge      int    `json:"edge"`            // its number in declaration order
 	From      string `json:"from"`            // names of the nodes
 	To        string `json:"to"`
@@ -36,8 +36,8 @@ type EdgeStats struct {
 
 	Received uint64 `json:"received"` // items that have come
 	Waiting  uint64 `json:"waiting"`  // of these, not taken by the consumer, or not told to the sender (see Window)
-	// Oldest is how long the oldest waiting item has waited at least. It is measured between calls of
-	// Stats, so it is zero in the first one.
+	// Oldest is how long the oldest waiting item has waited at least. It is measured between calls
+	// of Stats, so it is zero in the first one.
 	Oldest  time.Duration `json:"oldest"`
 	Dropped uint64        `json:"dropped,omitempty"` // items for the consumer, on any of its edges, after it had ended
 	Ended   bool          `json:"ended,omitempty"`
@@ -173,6 +173,8 @@ func LogStats(l *slog.Logger, every time.Duration) RunOption {
 func (r *run) logStats(l *slog.Logger, every time.Duration) (stop func()) {
 	log := func() {
 		for _, s := range r.stats() {
+			// Cause: the program asks for the figures of each edge by `LogStats`. Remedy: none is needed. An
+			// edge whose `oldest` grows has a receiver that is too slow or stands still.
 			l.Info("dataflow: edge", "graph", r.plan.Name, "run", r.cfg.Run, "group", r.group, "stats", s)
 		}
 	}
@@ -198,8 +200,9 @@ func (r *run) logStats(l *slog.Logger, every time.Duration) (stop func()) {
 	}
 }
 
-// StatusType is the attribute "type" of the resource by which each group of a run tells its figures.
-// Its other attributes are "graph", "run" and "group". The reply to any call is a [Status] in JSON.
+// StatusType is the attribute "type" of the resource by which each group of a run tells its
+// figures. Its other attributes are "graph", "run" and "group". The reply to any call is a
+// [Status] in JSON.
 const StatusType = "dataflow-status"
 
 // A Status is what one group of a run tells.

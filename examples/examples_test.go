@@ -57,6 +57,7 @@ var table = map[string]map[string]func(*testing.T, node){
 	"traffic":    {"groups": measureTraffic},
 	"video":      {"groups": filterFilm},
 	"httpd":      {"serves": get},
+	"group1":     {"sums": prints(`^count 100, sum 4950\n$`)},
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
 	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},
 	"tpvm/mandelbrot": {

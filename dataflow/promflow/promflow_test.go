@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The collector has the figures of each edge while a graph runs, those of two runs added, and none
 // afterwards.
-func TestCollector(t *testing.T) {
+func TestGraphCollector(t *testing.T) {
 	sent, release := make(chan struct{}), make(chan struct{})
 	src := dataflow.From(func(ctx context.Context, out dataflow.Out[int]) error {
 		for i := range 5 {

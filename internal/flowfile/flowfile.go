@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package flowfile has the files of `rocl flow`: the configuration, which says how the groups of a
-// graph run, and the drawing, which says of what a graph consists. It imports nothing of the module.
+// graph run, and the drawing, which says of what a graph consists. It imports nothing of the
+// module.
 //
 //	flowfile.go  the configuration
 //	fields.go    reading JSON so that each error names its key

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flow has the commands of rocl for programs of package dataflow: they start the groups of a
-// graph, draw it, and show what its edges carry.
+// Package flow has the commands of rocl for programs of package dataflow: they start the groups of
+// a graph, draw it, and show what its edges carry.
 //
 //	flow.go    the commands
 //	run.go     starting the groups and waiting for them

@@ -62,8 +62,8 @@ func dryRunCommand() *cobra.Command {
 	return cmd
 }
 
-// writeDrawing writes a drawing of a program's graph to a file, or to standard output if that has no
-// name.
+// writeDrawing writes a drawing of a program's graph to a file, or to standard output if that has
+// no name.
 func writeDrawing(cmd *cobra.Command, file string, args []string, draw func(*flowfile.Drawing) []byte) error {
 	d, err := drawingOf(cmd.Context(), cmd.ErrOrStderr(), args)
 	if err != nil {

@@ -29,7 +29,8 @@ func (b *bench) rocl(args, how string) int {
 	return cli.Run(b.Context(), root, append(append([]string{"flow"}, strings.Fields(args)...), self, how))
 }
 
-// Promise (Dataflow): The graph of a program can be drawn, with groups as boxes, without running it.
+// Promise (Dataflow): The graph of a program can be drawn, with groups as boxes, without running
+// it.
 func TestGraph(t *testing.T) {
 	b := newBench(t)
 	try.Equal(t, b.rocl("graph", "ok"), 0, b.err.String())

@@ -31,6 +31,7 @@ type launcher struct {
 
 	file   *flowfile.File
 	run    string // its identifier
+	socket string // of the directory, for the groups on this host; may be empty
 	args   []string
 	groups []*group
 	ended  chan *failure // of each group that was started, when it has ended; nil: well
@@ -57,10 +58,11 @@ func (l *launcher) launch(cmd *cobra.Command, f *flowfile.File, args []string) (
 	if err != nil {
 		return err
 	}
-	l.file, l.run, l.errOut = f, rand.Text()[:8], cmd.ErrOrStderr()
+	flags := cli.Flags(cmd)
+	l.file, l.run, l.errOut, l.socket = f, rand.Text()[:8], cmd.ErrOrStderr(), flags.Socket
 	l.args = append([]string{path}, args[1:]...)
 	l.ended = make(chan *failure, len(f.Groups))
-	p := &printer{asJSON: cli.Flags(cmd).JSON}
+	p := &printer{asJSON: flags.JSON}
 	for i := range f.Groups {
 		g := &group{Group: &f.Groups[i]}
 		g.host = otherHost(ctx, g.Host)
@@ -91,7 +93,11 @@ func (l *launcher) env(g *group, config string) []string {
 	if err != nil {
 		name = l.file.Name
 	}
-	return append([]string{flowfile.EnvGroup + "=" + g.Name, flowfile.EnvRun + "=" + l.run, flowfile.EnvFile + "=" + name, flowfile.EnvConfig + "=" + config}, g.Env...)
+	env := []string{flowfile.EnvGroup + "=" + g.Name, flowfile.EnvRun + "=" + l.run, flowfile.EnvFile + "=" + name, flowfile.EnvConfig + "=" + config}
+	if l.socket != "" && g.host == "" {
+		env = append(env, "ROCL_SOCKET="+l.socket)
+	}
+	return append(env, g.Env...)
 }
 
 // print prints the commands that start the groups.

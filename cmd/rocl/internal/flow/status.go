@@ -25,8 +25,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// betweenLooks is the time between the two looks at a run: an item that waits at both is told as one
-// that has waited for so long.
+// betweenLooks is the time between the two looks at a run: an item that waits at both is told as
+// one that has waited for so long.
 const betweenLooks = 100 * time.Millisecond
 
 func statusCommand() *cobra.Command {
