@@ -212,8 +212,14 @@ func TestOptionsRefused(t *testing.T) {
 		"fused parts":      Pipeline(count(1), Fuse(Pipeline(pass[int]("A"), pass[int]("B")), pass[int]("C"))),
 		"loss of a string": Pipeline(count(1), Elastic[int, int]("E", OnLoss(func(string, error) error { return nil }))),
 		"no part":          {},
+		"no source":        From[int](nil),
+		"no stage":         Pipeline(count(1), Do[int, int](nil)),
+		"no function":      Pipeline(count(1), Do(Func[int, int](nil))),
+		"no workers":       Pipeline(count(1), Farm[int, int](2, nil)),
 	} {
 		_, err := New("refused", Pipeline(p, k.sink("K")))
 		try.Fails(err)(t, ErrGraph, "%s", name)
 	}
+	_, err := New("refused", Pipeline(count(1), To[int](nil)))
+	try.Fails(err)(t, ErrGraph, "no sink")
 }

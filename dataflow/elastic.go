@@ -46,7 +46,11 @@ var Again = errors.New("dataflow: give the item to another worker")
 // the item. Any other error ends the run. Without OnLoss the farm gives each lost item to another
 // worker. Several goroutines may call f at once.
 func OnLoss[T any](f func(item T, err error) error) Option {
-	return func(o *options) { o.onLoss = f }
+	return func(o *options) {
+		if f != nil {
+			o.onLoss = f
+		}
+	}
 }
 
 // Elastic makes a farm whose workers come and go while the graph runs. Each worker is a call of

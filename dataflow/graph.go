@@ -5,6 +5,8 @@ package dataflow
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"time"
@@ -85,7 +87,12 @@ func Using(c *rocl.Context, cfg Config) RunOption {
 func (g *Graph) Run(ctx context.Context, o ...RunOption) error {
 	var ro runOptions
 	for _, f := range o {
-		f(&ro)
+		if f != nil {
+			f(&ro)
+		}
+	}
+	if ro.isGroup && ro.c == nil {
+		return fmt.Errorf("dataflow: run group %q of %s: %w: the context is nil", ro.group, g.plan.Name, fs.ErrInvalid)
 	}
 	r, err := g.newRun(ctx, ro)
 	if err != nil {

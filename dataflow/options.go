@@ -50,7 +50,9 @@ const (
 func newOptions(os []Option) options {
 	var s options
 	for _, o := range os {
-		o(&s)
+		if o != nil {
+			o(&s)
+		}
 	}
 	return s
 }
@@ -63,7 +65,11 @@ func Name(name string) Option { return func(o *options) { o.name = name } }
 // Codec is the format in which items of type T cross to another process. It is an option of the
 // node that sends them. Without it they are sent as [rocl.SendValue] sends them.
 func Codec[T any](c rocl.Codec[T]) Option {
-	return func(o *options) { o.codec, o.codecs = c, append(o.codecs, c) }
+	return func(o *options) {
+		if c != nil {
+			o.codec, o.codecs = c, append(o.codecs, c)
+		}
+	}
 }
 
 // Batch lets items travel together: a batch leaves when it has that many items or bytes, or when
@@ -112,7 +118,13 @@ func Ordered(window int) Option {
 func Size(items int) Option { return func(o *options) { o.items = max(items, 0) } }
 
 // Policy says how Send chooses a channel.
-func Policy(c Choice) Option { return c.set }
+func Policy(c Choice) Option {
+	return func(o *options) {
+		if c != nil {
+			c.set(o)
+		}
+	}
+}
 
 // A Choice is an argument of [Policy].
 type Choice interface{ set(*options) }
@@ -153,7 +165,12 @@ func OnDemand(n int) Choice { return onDemand(n) }
 
 type byKey[T any] func(T) uint64
 
-func (f byKey[T]) set(o *options) { o.choice, o.key = plan.ByKey, (func(T) uint64)(f) }
+func (f byKey[T]) set(o *options) {
+	o.choice, o.key = plan.ByKey, (func(T) uint64)(f)
+	if f == nil {
+		o.errs = append(o.errs, fmt.Errorf("%w: the function of ByKey is nil", ErrGraph))
+	}
+}
 
 // ByKey sends all items with the same key on the same channel. f must give an item the same key in
 // every process.

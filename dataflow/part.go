@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
@@ -102,14 +103,29 @@ type body[I, O any] struct {
 }
 
 // From makes a source.
-func From[O any](f Source[O], o ...Option) Part[None, O] { return leaf(body[None, O]{source: f}, o) }
+func From[O any](f Source[O], o ...Option) Part[None, O] {
+	return leaf(body[None, O]{source: f}, given(f != nil, o))
+}
 
 // Do makes a node of a stage. Each node needs a stage of its own, unless the stage has no state.
-func Do[I, O any](s Stage[I, O], o ...Option) Part[I, O] { return leaf(body[I, O]{stage: s}, o) }
+func Do[I, O any](s Stage[I, O], o ...Option) Part[I, O] {
+	f, isFunc := s.(Func[I, O])
+	return leaf(body[I, O]{stage: s}, given(s != nil && (!isFunc || f != nil), o))
+}
 
 // To makes a sink.
 func To[I any](f Sink[I], o ...Option) Part[I, None] {
-	return leaf(body[I, None]{stage: sinkStage[I](f)}, o)
+	return leaf(body[I, None]{stage: sinkStage[I](f)}, given(f != nil, o))
+}
+
+// given returns the options of a node, and refuses the node if its code is not given.
+func given(isGiven bool, os []Option) []Option {
+	if isGiven {
+		return os
+	}
+	return append(slices.Clip(os), func(o *options) {
+		o.errs = append(o.errs, fmt.Errorf("%w: the code of node %q is nil", ErrGraph, o.name))
+	})
 }
 
 // sinkStage is a sink as a stage.
@@ -190,7 +206,9 @@ func Pipeline4[A, B, C, D, E any](p Part[A, B], q Part[B, C], r Part[C, D], s Pa
 func Farm[I, O any](n int, worker func(i int) Part[I, O], o ...Option) Part[I, O] {
 	parts := make([]*block, max(n, 0))
 	for i := range parts {
-		parts[i] = worker(i).b
+		if worker != nil {
+			parts[i] = worker(i).b
+		}
 	}
 	b := compose(plan.Farm, 0, o, parts...)
 	if n < 1 {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime/debug"
 	"sync"
 
@@ -28,11 +29,17 @@ type WorkFor struct{ Graph, Run, Farm string }
 func Work[I, O any](ctx context.Context, c *rocl.Context, farm WorkFor, s Stage[I, O], o ...Option) error {
 	opts := newOptions(o)
 	w := &working[I, O]{farm: farm, stage: s, in: findCodec[I](opts), out: findCodec[O](opts), done: make(chan struct{})}
-	if err := w.work(ctx, c); err != nil {
+	err := errNothing
+	if c != nil && s != nil {
+		err = w.work(ctx, c)
+	}
+	if err != nil {
 		return fmt.Errorf("dataflow: work for farm %s of graph %s: %w", farm.Farm, farm.Graph, err)
 	}
 	return nil
 }
+
+var errNothing = fmt.Errorf("%w: the context or the stage is nil", fs.ErrInvalid)
 
 // working is a worker of an elastic farm.
 type working[I, O any] struct {

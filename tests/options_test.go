@@ -9,6 +9,7 @@ import (
 	"go/ast"
 	"io/fs"
 	"iter"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/bulk"
 	roclctx "github.com/rocl-go/rocl/context"
+	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -45,6 +47,18 @@ var zeroUses = map[string][]zeroUse{
 	"bulk.Depth":       {useBulk(bulk.Depth(0)), useBulk(bulk.Depth(-1))},
 	"bulk.Eager":       {useBulk(bulk.Eager(0)), useBulk(bulk.Eager(-1)), useBulk(nil)},
 	"bulk.MaxRequests": {useBulk(bulk.MaxRequests(0)), useBulk(bulk.MaxRequests(-1))},
+
+	"dataflow.Name":     {useFlow(dataflow.Name("")), useFlow(nil)},
+	"dataflow.Codec":    {useFlow(dataflow.Codec[int](nil))},
+	"dataflow.Batch":    {useFlow(dataflow.Batch(0, 0, 0)), useFlow(dataflow.Batch(-1, 0, 0)), useFlow(dataflow.Batch(0, -1, -1))},
+	"dataflow.Window":   {useFlow(dataflow.Window(0)), useFlow(dataflow.Window(-1))},
+	"dataflow.Ordered":  {useFlow(dataflow.Ordered(0)), useFlow(dataflow.Ordered(-1))},
+	"dataflow.Size":     {useFlow(dataflow.Size(0)), useFlow(dataflow.Size(-1))},
+	"dataflow.Policy":   {useFlow(dataflow.Policy(nil)), useFlow(dataflow.Policy(dataflow.OnDemand(0))), useFlow(dataflow.Policy(dataflow.ByKey[int](nil)))},
+	"dataflow.OnLoss":   {useFlow(dataflow.OnLoss[int](nil))},
+	"dataflow.InGroup":  {useFlow(nil, dataflow.InGroup(nil, "", dataflow.Config{}))},
+	"dataflow.Using":    {useFlow(nil, dataflow.Using(nil, dataflow.Config{})), useFlow(nil, nil)},
+	"dataflow.LogStats": {useFlow(nil, dataflow.LogStats(nil, 0)), useFlow(nil, dataflow.LogStats(slog.New(slog.DiscardHandler), 0))},
 
 	"directory.WithServe":        {useClient(directory.WithServe(nil))},
 	"directory.WithClientLogger": {useClient(directory.WithClientLogger(nil))},
@@ -141,7 +155,7 @@ func TestZeroOptions(t *testing.T) {
 					return
 				}
 				first, _, _ := strings.Cut(err.Error(), ":")
-				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory"}
+				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow"}
 				if !slices.Contains(known, first) || strings.Contains(err.Error(), "nil pointer") {
 					t.Errorf("not a clear error: %v", err)
 				}
@@ -158,9 +172,12 @@ func TestZeroArguments(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for name, use := range map[string]func() error{
-		"rpc.NewServer":  func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
-		"rpc.NewClient":  func() error { _, err := rpc.NewClient(ctx, nil); return err },
-		"bulk.Open":      func() error { _, err := bulk.Open(ctx, nil); return err },
+		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
+		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
+		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
+		"dataflow.Work": func() error {
+			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
+		},
 		"netrocl.Listen": func() error { _, err := netrocl.Listen(ctx, nil, nil); return err },
 		"netrocl.Dial":   func() error { _, err := netrocl.Dial(ctx, nil, nil); return err },
 		"netrocl.DialID": func() error { _, err := netrocl.DialID(ctx, nil, lib.GID{}); return err },
@@ -168,6 +185,9 @@ func TestZeroArguments(t *testing.T) {
 	} {
 		t.Setenv("ROCL_SOCKET", socket(t))
 		want := "the context is nil"
+		if name == "dataflow.Work" {
+			want = "the context or the stage is nil"
+		}
 		if name == "directory.Also" {
 			want = "the path is empty"
 		}
@@ -177,6 +197,29 @@ func TestZeroArguments(t *testing.T) {
 	}
 	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 {
 		t.Errorf("files in the working directory: %v %v", made, err)
+	}
+}
+
+// useFlow returns a use of options in a graph with a farm, and with an elastic farm that gets no
+// item.
+func useFlow(o dataflow.Option, run ...dataflow.RunOption) zeroUse {
+	return func(t *testing.T) error {
+		pass := func(int) dataflow.Part[int, int] {
+			return dataflow.Do(dataflow.Func[int, int](func(ctx context.Context, in dataflow.Item[int], out dataflow.Out[int]) error {
+				return out.Send(ctx, in.Value)
+			}))
+		}
+		n := 0
+		count := func(context.Context, dataflow.Item[int]) error { n++; return nil }
+		send := func(ctx context.Context, out dataflow.Out[int]) error { return out.Send(ctx, 1) }
+		g, err := dataflow.New("zero", dataflow.Pipeline3(dataflow.From(send, o), dataflow.Farm(1, pass, o), dataflow.To(count)))
+		if err == nil {
+			if err = g.Run(eventually.Context(t), run...); err == nil && n != 1 {
+				t.Errorf("%d items", n)
+			}
+		}
+		_, elastic := dataflow.New("zero", dataflow.Pipeline3(dataflow.From(send), dataflow.Elastic[int, int]("f", o), dataflow.To(count)))
+		return errors.Join(err, elastic)
 	}
 }
 
