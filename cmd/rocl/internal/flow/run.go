@@ -104,7 +104,9 @@ func (l *launcher) env(g *group, config string) []string {
 func (l *launcher) print(w io.Writer) error {
 	for _, g := range l.groups {
 		text := export(l.env(g, string(l.file.Text))) + g.command(l.args)
-		if g.host != "" {
+		if g.host == "" {
+			text = "(" + text + ")" // exec must not replace the shell into which a user pastes that
+		} else {
 			text = "ssh -T " + quote(g.host) + " " + quote(text)
 		}
 		if _, err := fmt.Fprintf(w, "[%s] %s\n", g.Name, text); err != nil {
