@@ -309,9 +309,10 @@ func (o *outbox[T]) setTimer(d time.Duration) {
 	o.timerIsSet = true
 }
 
-// Items that would leave one by one for another group are held while their consumer has holdAbove
-// items to take, at most holdMost of them. A message costs as much as many items, and the consumer
-// does not wait for the held ones.
+// Items that would leave one by one for another group are held, at most holdMost of them, while
+// half of the window is under way, if that is holdAbove items. A message costs as much as many
+// items, and the consumer does not wait for the held ones. A consumer may tell what it has taken
+// only after a quarter of the window, so fewer items under way do not say that it is behind.
 const (
 	holdAbove = 64
 	holdMost  = 256
@@ -337,11 +338,11 @@ func isFixed(t reflect.Type) bool {
 // isBehind reports whether the consumer of a channel has many items to take.
 func (o *outbox[T]) isBehind(out *output[T]) bool {
 	c := &o.state.Ch[out.index]
-	if c.Sent-c.Taken <= holdAbove {
-		return false
+	most := max(c.Window/2, holdAbove)
+	if c.Sent-c.Taken > most {
+		c.Taken = out.credit.taken.Load()
 	}
-	c.Taken = out.credit.taken.Load()
-	return c.Sent-c.Taken > holdAbove
+	return c.Sent-c.Taken > most
 }
 
 // hold holds an item, and lets the held ones leave if they are many.
