@@ -95,8 +95,9 @@ func (l *Launch) configure(file string) (err error) {
 }
 
 // Run runs the part of the graph that the launch says. For a group, and for a graph with an elastic
-// farm, it opens a context with the given options, and closes it afterwards. It fails with ErrConfig if the groups of the graph are
-// not those of the configuration file. Otherwise it is like [Graph.Run].
+// farm, it opens a context with the given options, and closes it afterwards. It fails with
+// ErrConfig if the groups of the graph are not those of the configuration file. Otherwise it is
+// like [Graph.Run].
 func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	switch {
 	case l.drawing != "":

@@ -173,8 +173,9 @@ func LogStats(l *slog.Logger, every time.Duration) RunOption {
 func (r *run) logStats(l *slog.Logger, every time.Duration) (stop func()) {
 	log := func() {
 		for _, s := range r.stats() {
-			// Cause: the program asks for the figures of each edge by `LogStats`. Remedy: none is needed. An
-			// edge whose `oldest` grows has a receiver that is too slow or stands still.
+			// Cause: the program asks for the figures of each edge by `LogStats`. Remedy: none is
+			// needed. An edge whose `oldest` grows has a receiver that is too slow or stands
+			// still.
 			l.Info("dataflow: edge", "graph", r.plan.Name, "run", r.cfg.Run, "group", r.group, "stats", s)
 		}
 	}

@@ -135,7 +135,7 @@ func (f *flow) graph() *dataflow.Graph {
 	case tripGraph:
 		return f.ring()
 	}
-	sends := []dataflow.Option{dataflow.Batch(f.batch, 0, 0), dataflow.Window(max(1024, 16*f.batch))}
+	sends := []dataflow.Option{dataflow.Batch(f.batch, 0, 0)}
 	return grouped(f, sourceOf(f.n, func(i int) int64 { return int64(i) }, sends...), sinkOf[int64](f))
 }
 

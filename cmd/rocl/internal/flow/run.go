@@ -63,9 +63,13 @@ func (l *launcher) launch(cmd *cobra.Command, f *flowfile.File, args []string) (
 	l.args = append([]string{path}, args[1:]...)
 	l.ended = make(chan *failure, len(f.Groups))
 	p := &printer{asJSON: flags.JSON}
+	hosts := map[string]string{} // a host has several groups
 	for i := range f.Groups {
 		g := &group{Group: &f.Groups[i]}
-		g.host = otherHost(ctx, g.Host)
+		if _, isKnown := hosts[g.Host]; !isKnown {
+			hosts[g.Host] = otherHost(ctx, g.Host)
+		}
+		g.host = hosts[g.Host]
 		isShown := l.showAll || slices.Contains(l.shown, g.Name)
 		g.out = &lines{printer: p, group: g.Name, stream: "stdout", to: cmd.OutOrStdout(), isShown: isShown, last: &g.last}
 		g.err = &lines{printer: p, group: g.Name, stream: "stderr", to: l.errOut, isShown: isShown, last: &g.last}
@@ -104,7 +108,9 @@ func (l *launcher) env(g *group, config string) []string {
 func (l *launcher) print(w io.Writer) error {
 	for _, g := range l.groups {
 		text := export(l.env(g, string(l.file.Text))) + g.command(l.args)
-		if g.host != "" {
+		if g.host == "" {
+			text = "(" + text + ")" // exec must not replace the shell into which a user pastes that
+		} else {
 			text = "ssh -T " + quote(g.host) + " " + quote(text)
 		}
 		if _, err := fmt.Fprintf(w, "[%s] %s\n", g.Name, text); err != nil {
