@@ -74,7 +74,8 @@ type Config struct {
 	BatchDelay time.Duration
 	// Window replaces that of [Window] for the channels that lead out of this group.
 	Window int
-	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
+	// Wait is how long Run waits for the groups with which this group has edges. The default is 30
+	// s.
 	Wait time.Duration
 }
 

@@ -144,7 +144,7 @@ func TestTopology8(t *testing.T) {
 }
 
 // backward answers a fresh item with a copy to each feedback channel, and sends a returned item on.
-type backward struct{ returned int }
+type backward struct{}
 
 func (r *backward) Process(ctx context.Context, in Item[string], out Out[string]) error {
 	if strings.HasPrefix(in.Value, "Feedback") {
@@ -431,14 +431,14 @@ func TestHeldItems(t *testing.T) {
 					return err
 				}
 				if i%500 == 499 {
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond) // the consumer catches up
 				}
 			}
 			return nil
 		}, Name("S"))
 		slow := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
 			if in.Value%500 == 250 {
-				time.Sleep(pause)
+				time.Sleep(pause) // the items are held
 			}
 			return out.Send(ctx, in.Value)
 		}), Name("P"))
