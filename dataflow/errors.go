@@ -15,8 +15,8 @@ type signal string
 
 func (s signal) Error() string { return string(s) }
 
-// Done is what a node returns to end well before its inputs have ended. Send returns Done when every
-// consumer has ended.
+// Done is what a node returns to end well before its inputs have ended. Send returns Done when
+// every consumer has ended.
 const Done = signal("dataflow: the node is done")
 
 // The errors of this package. Errors wrap them: use errors.Is.
