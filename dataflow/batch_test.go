@@ -23,8 +23,8 @@ func timed(after *[]time.Duration) Part[int, None] {
 	})
 }
 
-// Promise (Dataflow): A batch leaves when it has its number of items, when its first item has waited
-// for the delay, by Flush, and at the end of the stream.
+// Promise (Dataflow): A batch leaves when it has its number of items, when its first item has
+// waited for the delay, by Flush, and at the end of the stream.
 func TestBatchLeaves(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestBatchLeaves(t *testing.T) {
 
 // wait sleeps in the bubble's time.
 func wait(d time.Duration) error {
-	time.Sleep(d)
+	time.Sleep(d) // in a bubble
 	return nil
 }
 
@@ -164,7 +164,8 @@ func TestConsumerDone(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): Broadcast sends each item to each consumer, and ByKey all items of a key to one.
+// Promise (Dataflow): Broadcast sends each item to each consumer, and ByKey all items of a key to
+// one.
 func TestBroadcastAndByKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var k collector[int]

@@ -19,8 +19,8 @@ import (
 )
 
 // Protocol of elastic farms. The farm watches for workers, and says hello to each by a call. Each
-// item is a call too. A worker that is about to leave says so by a call, which the farm answers when
-// no item is at the worker. At the end of the run the farm tells each worker.
+// item is a call too. A worker that is about to leave says so by a call, which the farm answers
+// when no item is at the worker. At the end of the run the farm tells each worker.
 const (
 	tagHello = 16 + iota // farm to worker, call
 	tagItem              // farm to worker, call: the item; the reply is a status byte and the outputs, or a text
@@ -38,7 +38,7 @@ const (
 )
 
 // Again is what the function of [OnLoss] returns to give the item to another worker.
-var Again = errors.New("dataflow: give the item to another worker")
+const Again = verdict("dataflow: give the item to another worker")
 
 // OnLoss is an option of [Elastic]. The farm calls f for each item that a worker had when it was
 // lost; err says how. The worker may have begun the item, and may have done all of it. If f returns
@@ -55,12 +55,13 @@ func OnLoss[T any](f func(item T, err error) error) Option {
 
 // Elastic makes a farm whose workers come and go while the graph runs. Each worker is a call of
 // [Work], in any process that reaches the context of the run. A worker gets further items when it
-// has done some ([OnDemand]; 2 items are the default). A worker that leaves takes no item with it. A
-// worker that is lost has the item done again by another one ([OnLoss]), so items are processed at
-// least once. While there is no worker, the farm waits.
+// has done some ([OnDemand]; 2 items are the default). A worker that leaves takes no item with it.
+// A worker that is lost has the item done again by another one ([OnLoss]), so items are processed
+// at least once. While there is no worker, the farm waits.
 //
-// The run needs a context: [InGroup] or [Using]. name is the name of the node, by which workers find
-// it. [Ordered] holds for the farm as for [Farm]. A [Codec] for I or O must be given here and to Work.
+// The run needs a context: [InGroup] or [Using]. name is the name of the node, by which workers
+// find it. [Ordered] holds for the farm as for [Farm]. A [Codec] for I or O must be given here and
+// to Work.
 func Elastic[I, O any](name string, o ...Option) Part[I, O] {
 	s := newOptions(append([]Option{Name(name)}, o...))
 	e := &elastic[I, O]{onLoss: func(I, error) error { return Again }, window: s.ordered, slots: cmp.Or(s.demand, 2)}

@@ -40,7 +40,7 @@ func (c crew) workOn(graph string, d time.Duration, o ...Option) *shift {
 	rc := c.cluster.Open(0)
 	go func() {
 		s.done <- Work(ctx, rc, WorkFor{Graph: graph, Farm: "F"}, Func[int, int](func(_ context.Context, in Item[int], out Out[int]) error {
-			time.Sleep(d)
+			time.Sleep(d) // in a bubble: the work
 			s.items.Add(1)
 			return out.Send(ctx, in.Value)
 		}), o...)
@@ -219,7 +219,8 @@ func TestElasticFailure(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): A worker works for the run of its farm only, and an elastic farm needs a context.
+// Promise (Dataflow): A worker works for the run of its farm only, and an elastic farm needs a
+// context.
 func TestElasticRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := crew{t, rocltest.Cluster(t, 1)}

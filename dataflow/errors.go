@@ -11,12 +11,17 @@ import (
 	"github.com/rocl-go/rocl/dataflow/internal/sched"
 )
 
+// A verdict is an error that tells no failure.
+type verdict string
+
+func (v verdict) Error() string { return string(v) }
+
+// Done is what a node returns to end well before its inputs have ended. Send returns Done when
+// every consumer has ended.
+const Done = verdict("dataflow: the node is done")
+
 // The errors of this package. Errors wrap them: use errors.Is.
 var (
-	// Done is what a node returns to end well before its inputs have ended. Send returns Done when
-	// every consumer has ended.
-	Done = errors.New("dataflow: the node is done")
-
 	// ErrGraph is returned by New for a graph that cannot run.
 	ErrGraph = plan.ErrGraph
 	// ErrTwoGroups is returned by Group for a node that has a group.

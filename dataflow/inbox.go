@@ -13,7 +13,8 @@ import (
 )
 
 // An inbox has the items that have come to a node. All channels of the node share it. Senders put
-// items in under one lock. The consumer, which is the node's goroutine, takes out all that is there.
+// items in under one lock. The consumer, which is the node's goroutine, takes out all that is
+// there.
 type inbox[T any] struct {
 	name    string
 	forward int // of the inputs, how many are forward channels
@@ -33,7 +34,6 @@ type inbox[T any] struct {
 
 	// The consumer's.
 	freshNow, backNow cursor[T]
-	ended             int // inputs whose end the consumer has seen
 }
 
 // An input is one input channel.

@@ -34,7 +34,8 @@ func (c *checker) errorf(format string, a ...any) {
 	c.wrong = append(c.wrong, fmt.Sprintf(format, a...))
 }
 
-// A hop is a stage of a random graph. With loop it sends each fresh item back, and a returned one on.
+// A hop is a stage of a random graph. With loop it sends each fresh item back, and a returned one
+// on.
 type hop struct {
 	c      *checker
 	name   string
@@ -64,7 +65,7 @@ func (h *hop) Process(ctx context.Context, in Item[parcel], out Out[parcel]) err
 	}
 	h.last[k] = v.Stamp
 	if h.pause > 0 {
-		time.Sleep(h.pause)
+		time.Sleep(h.pause) // in a bubble: the work
 	}
 	h.stamp++
 	v.Stamp = h.stamp
@@ -194,7 +195,7 @@ func (b *builder) unstamped() Part[parcel, parcel] {
 	pause := time.Duration(b.draw(0, 9, "pause")) * 100 * time.Microsecond
 	b.n++
 	return Do(Func[parcel, parcel](func(ctx context.Context, in Item[parcel], out Out[parcel]) error {
-		time.Sleep(pause)
+		time.Sleep(pause) // in a bubble: the work
 		return out.Send(ctx, in.Value)
 	}), Name(fmt.Sprintf("worker%d", b.n)))
 }

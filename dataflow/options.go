@@ -100,9 +100,10 @@ func Window(items int) Option {
 }
 
 // Ordered is an option of a [Farm]: its outputs leave in the order of the inputs that they belong
-// to. At most window inputs are in the farm at once, but at least three for each worker. So a worker
-// that lags holds the others up when they are that far ahead. The workers must be single stages. What
-// a worker sends when its inputs have ended, or before the first, has no place in the order.
+// to. At most window inputs are in the farm at once, but at least three for each worker. So a
+// worker that lags holds the others up when they are that far ahead. The workers must be single
+// stages. What a worker sends when its inputs have ended, or before the first, has no place in the
+// order.
 //
 // The farm gets two more nodes, before and behind the workers. If no group was given to them, they
 // belong to the groups of the nodes with which they are connected. [Codec] is the format of the

@@ -167,8 +167,8 @@ func (w *numberedStage[I, O]) Finish(ctx context.Context, out Out[numbered[O]]) 
 
 func (w *numberedStage[I, O]) Close() error { return closeStage(w.stage) }
 
-// A numberedOut is the Out of a worker of an ordered farm. It keeps an output until it knows whether
-// the input has a further one.
+// A numberedOut is the Out of a worker of an ordered farm. It keeps an output until it knows
+// whether the input has a further one.
 type numberedOut[T any] struct {
 	out        Out[numbered[T]]
 	seq        uint64

@@ -20,7 +20,7 @@ import (
 type uneven struct{ rnd *rand.Rand }
 
 func (w *uneven) Process(ctx context.Context, in Item[int], out Out[int]) error {
-	time.Sleep(time.Duration(w.rnd.IntN(100)) * time.Millisecond)
+	time.Sleep(time.Duration(w.rnd.IntN(100)) * time.Millisecond) // in a bubble: the work
 	for range in.Value % 3 {
 		if err := out.Send(ctx, in.Value); err != nil {
 			return err

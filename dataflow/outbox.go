@@ -20,7 +20,8 @@ import (
 // A wire carries batches to an input channel in another group. The credit that comes back is given
 // to the output's credit.
 type wire[T any] interface {
-	// put sends a batch. It must not keep items. It may wait for the link, but not for the consumer.
+	// put sends a batch. It must not keep items. It may wait for the link, but not for the
+	// consumer.
 	put(items []T) error
 	// end sends the end of the channel, on which count items were sent.
 	end(count uint64) error

@@ -52,7 +52,8 @@ type Stage[I, O any] interface {
 	Process(ctx context.Context, in Item[I], out Out[O]) error
 }
 
-// A Starter is a stage that is called before its first input. A stage of a ring needs that to begin.
+// A Starter is a stage that is called before its first input. A stage of a ring needs that to
+// begin.
 type Starter[O any] interface {
 	Start(ctx context.Context, out Out[O]) error
 }
@@ -251,9 +252,9 @@ func Ring[T any](p Part[T, T]) Part[None, None] {
 	return Part[None, None]{compose(plan.Ring, 0, nil, p.b)}
 }
 
-// Fuse lets one goroutine call both nodes: what p sends, q processes at once. p and q must be single
-// nodes, or fused. The channels of the node are the inputs of p and the outputs of q. If q returns
-// Done, its outputs end, and p goes on until its own end.
+// Fuse lets one goroutine call both nodes: what p sends, q processes at once. p and q must be
+// single nodes, or fused. The channels of the node are the inputs of p and the outputs of q. If q
+// returns Done, its outputs end, and p goes on until its own end.
 func Fuse[A, B, C any](p Part[A, B], q Part[B, C]) Part[A, C] {
 	var pb body[A, B]
 	var qb body[B, C]

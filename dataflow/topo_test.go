@@ -277,14 +277,14 @@ func TestHeldItems(t *testing.T) {
 					return err
 				}
 				if i%500 == 499 {
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond) // the consumer catches up
 				}
 			}
 			return nil
 		}, Name("S"))
 		slow := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
 			if in.Value%500 == 250 {
-				time.Sleep(pause)
+				time.Sleep(pause) // the items are held
 			}
 			return out.Send(ctx, in.Value)
 		}), Name("P"))

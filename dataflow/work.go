@@ -24,8 +24,8 @@ type WorkFor struct{ Graph, Run, Farm string }
 // caller's.
 //
 // Work returns nil if the run has ended well, or if ctx has ended. If the run has failed it returns
-// the *RunError, and if the farm's process is lost an error that matches ErrLost. An error of s, and a
-// panic, end the run. The ctx that s gets ends when the run has failed.
+// the *RunError, and if the farm's process is lost an error that matches ErrLost. An error of s,
+// and a panic, end the run. The ctx that s gets ends when the run has failed.
 func Work[I, O any](ctx context.Context, c *rocl.Context, farm WorkFor, s Stage[I, O], o ...Option) error {
 	opts := newOptions(o)
 	w := &working[I, O]{farm: farm, stage: s, in: findCodec[I](opts), out: findCodec[O](opts), done: make(chan struct{})}
