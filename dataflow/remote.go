@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -500,8 +501,13 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 		if err != nil {
 			return fmt.Errorf("decode its items: %w", err)
 		}
-		in.put(ch, items)
+		isWoken := in.put(ch, items)
 		clear(one) // for the garbage collector
+		if isWoken {
+			// The consumer takes this goroutine's processor. Otherwise it would wait for another one,
+			// because this goroutine goes on to poll for messages.
+			runtime.Gosched()
+		}
 		return nil
 	}
 }

@@ -28,7 +28,11 @@ func eachTransport(b *testing.B, name string, f func(b *testing.B, c1, c2 *rocl.
 	for _, transport := range []string{"shm", "tcp"} {
 		b.Run(name+"/"+transport, func(b *testing.B) {
 			cluster := rocltest.Cluster(b, 1)
-			f(b, cluster.Open(0, transports[transport]()), cluster.Open(0, transports[transport]()))
+			c1, c2 := cluster.Open(0, transports[transport]()), cluster.Open(0, transports[transport]())
+			_, before := usage(b)
+			f(b, c1, c2)
+			_, after := usage(b)
+			b.ReportMetric(float64(after-before)/float64(b.N), "cpu-ns/op") // of both ends, and of all threads
 		})
 	}
 }
