@@ -11,7 +11,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -50,9 +53,9 @@ type report struct {
 func runGroup(group string) int {
 	ctx, cancel := subprocess.UntilEnd(context.Background(), os.Stdin)
 	defer cancel()
-	opts := []rocl.Option{rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET"))}
+	opts := []rocl.Option{rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET")), rocl.WithTransports(shm.New())}
 	if os.Getenv("DATAFLOW_TEST_TCP") != "" {
-		opts = append(opts, rocl.WithTransports(tcp.New()))
+		opts[1] = rocl.WithTransports(tcp.New())
 	}
 	c, err := rocl.Open(ctx, opts...)
 	if err != nil {
@@ -102,12 +105,33 @@ func startGroups(t *testing.T, graph, run string, groups ...string) map[string]*
 	return ps
 }
 
+// runWorker runs a worker of an elastic farm for a test.
+func runWorker() int {
+	ctx, cancel := subprocess.UntilEnd(context.Background(), os.Stdin)
+	defer cancel()
+	c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET")), rocl.WithTransports(shm.New()))
+	if err == nil {
+		fmt.Println("up")
+		err = Work(ctx, c, WorkFor{Graph: "farm", Farm: "F"}, Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			time.Sleep(100 * time.Microsecond)
+			return out.Send(ctx, in.Value)
+		}))
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
 // serveNode serves the directory of a node for the processes of a test.
-func serveNode(t *testing.T) {
+func serveNode(t *testing.T) *rocl.Context {
 	sock := filepath.Join(t.TempDir(), "s")
 	t.Setenv("DATAFLOW_TEST_SOCKET", sock)
-	c := try.Get(rocl.Open(eventually.Context(t), rocl.WithSocket(sock)))(t)
+	c := try.Get(rocl.Open(eventually.Context(t), rocl.WithSocket(sock), rocl.WithTransports(shm.New())))(t)
 	t.Cleanup(func() { try.Check(t, c.Close()) })
+	return c
 }
 
 // endless is topology 5 with sources that do not end, in its given cut.
@@ -232,4 +256,75 @@ func TestExits(t *testing.T) {
 			}
 		}
 	}
+}
+
+// killWorkers runs a farm of worker processes, of which it kills one after another, until kills of
+// them were killed. It returns what came to the sink, and which items OnLoss was told.
+func killWorkers(t *testing.T, kills int, answer error) (sink, told []int) {
+	c := serveNode(t)
+	var mu sync.Mutex
+	enough := make(chan struct{})
+	sent := 0
+	src := From(func(ctx context.Context, out Out[int]) error {
+		for ; ; sent++ {
+			select {
+			case <-enough:
+				return nil
+			default:
+			}
+			if err := out.Send(ctx, sent); err != nil {
+				return err
+			}
+		}
+	}, Name("S"))
+	farm := Elastic[int, int]("F", Policy(OnDemand(3)), OnLoss(func(v int, err error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		try.Fails(err)(t, ErrLost)
+		told = append(told, v)
+		return answer
+	}))
+	k := To(func(_ context.Context, in Item[int]) error {
+		sink = append(sink, in.Value)
+		return nil
+	}, Name("K"))
+	g := try.Get(New("farm", Pipeline3(src, farm, k)))(t)
+	var wg sync.WaitGroup
+	wg.Go(func() { try.Works(g.Run(eventually.Context(t), Using(c, Config{})))(t) })
+	start := func() *subprocess.Process {
+		cmd := subprocess.Self()
+		cmd.Env = append(os.Environ(), "DATAFLOW_TEST_GROUP=worker")
+		p := try.Get(subprocess.Start(cmd))(t)
+		try.OK(t, p.Expect(eventually.ContextWithin(t, time.Minute), "up"))
+		return p
+	}
+	workers := []*subprocess.Process{start(), start()}
+	for range kills {
+		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // the moment of the crash is any
+		i := rand.IntN(len(workers))
+		workers[i].Kill()
+		workers[i] = start()
+	}
+	close(enough)
+	wg.Wait()
+	for _, p := range workers {
+		try.OK(t, p.Wait())
+	}
+	try.Equal(t, len(sink) > 0, true, "there are items")
+	checkNumbers(t, slices.Concat(sink, map[bool][]int{answer == nil: told}[true]), sent)
+	return sink, told
+}
+
+// Promise (Dataflow): When the process of a worker is killed, OnLoss is told exactly the items that
+// have no result. If it answers that they are skipped, each other item has come to the sink once.
+func TestKillWorkersSkip(t *testing.T) {
+	sink, told := killWorkers(t, times(5, 100), nil)
+	t.Logf("%d items came to the sink, %d were skipped", len(sink), len(told))
+}
+
+// Promise (Dataflow): When the process of a worker is killed, its items are done again if OnLoss
+// says so: each item has one result.
+func TestKillWorkersAgain(t *testing.T) {
+	sink, told := killWorkers(t, times(5, 100), Again)
+	t.Logf("%d items came to the sink, %d were done again", len(sink), len(told))
 }
