@@ -46,6 +46,7 @@ var graphs = map[string]func(up func()) (*Graph, error){
 type report struct {
 	Group, Stage, Err string // of the RunError
 	IsLost, IsRunErr  bool
+	Edges             []LostEdge
 }
 
 // runGroup runs one group of a graph for a test, and returns the exit code of the process. It
@@ -78,7 +79,7 @@ func runGroup(group string) int {
 	if err != nil {
 		var re *RunError
 		if r.IsRunErr = errors.As(err, &re); r.IsRunErr {
-			r.Group, r.Stage = re.Group, re.Stage
+			r.Group, r.Stage, r.Edges = re.Group, re.Stage, re.Edges
 		}
 		r.Err, r.IsLost = err.Error(), errors.Is(err, ErrLost)
 	}
@@ -202,11 +203,24 @@ func TestKillGroup(t *testing.T) {
 			try.Equal(t, r.IsRunErr && r.IsLost, true, "%s, when %s was killed: %s", name, victim, r.Err)
 			try.Equal(t, r.Group, victim, "the error of %s: %s", name, r.Err)
 			try.Equal(t, r.Stage != "", true, "the error of %s names a stage: %s", name, r.Err)
+			checkLostEdges(t, name, victim, r.Edges)
 			_ = p.Wait()
 			try.Equal(t, p.Cmd.ProcessState.ExitCode(), 1, "exit code of %s", name)
 		}
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// checkLostEdges checks that a group of the graph endless has told of all edges with a lost one.
+func checkLostEdges(t *testing.T, group, victim string, es []LostEdge) {
+	t.Helper()
+	want := map[string]int{"G1 G2": 4, "G1 G3": 6, "G2 G1": 4, "G2 G3": 3, "G3 G1": 6, "G3 G2": 3}[group+" "+victim]
+	try.Equal(t, len(es), want, "edges of %s with %s: %v", group, victim, es)
+	for _, e := range es {
+		if e.Taken > e.Items {
+			t.Errorf("more items were taken than sent: %v", e)
 		}
 	}
 }

@@ -123,6 +123,66 @@ func TestGroupNeverStarts(t *testing.T) {
 	}
 }
 
+// Promise (Dataflow): When a group is lost, the errors of the groups before and behind it have the
+// numbers of items that they sent to it and got from it, so together they tell what it held.
+func TestLostGroupHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := rocltest.Cluster(t, 1)
+		sent, got, stop := 0, 0, make(chan struct{})
+		src := From(func(ctx context.Context, out Out[int]) error {
+			for {
+				if err := out.Send(ctx, sent); err != nil {
+					return err
+				}
+				sent++
+			}
+		}, Name("S"), Window(8))
+		w := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			if in.Value == 50 {
+				close(stop)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return out.Send(ctx, in.Value)
+		}), Name("W"))
+		k := To(func(_ context.Context, in Item[int]) error {
+			got++
+			return nil
+		}, Name("K"))
+		g := try.Get(New("held", Pipeline3(src, w, k)))(t)
+		for name, n := range map[string]Node{"G1": src, "G2": w, "G3": k} {
+			try.OK(t, g.Group(name, n))
+		}
+		errs := map[string]error{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, name := range []string{"G1", "G2", "G3"} {
+			c := cluster.Open(0)
+			wg.Go(func() {
+				err := g.Run(t.Context(), InGroup(c, name, Config{}))
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+			})
+			if name == "G2" {
+				wg.Go(func() {
+					<-stop
+					time.Sleep(time.Second)
+					try.Check(t, c.Close())
+				})
+			}
+		}
+		wg.Wait()
+		var before, behind *RunError
+		try.Equal(t, errors.As(errs["G1"], &before) && errors.As(errs["G3"], &behind), true, "%v", errs)
+		try.Equal(t, before.Group+behind.Group, "G2G2")
+		try.Equal(t, fmt.Sprint(before.Edges), fmt.Sprintf("[{S W 0 0 false %d %d}]", sent, before.Edges[0].Taken))
+		try.Equal(t, fmt.Sprint(behind.Edges), "[{W K 0 0 false 50 0}]")
+		try.Equal(t, got, 50)
+		try.Equal(t, sent > 50 && sent <= 50+8+2, true, "%d items were sent", sent)
+	})
+}
+
 // Promise (Dataflow): A group that cannot use its context says so at once.
 func TestContextIsClosed(t *testing.T) {
 	inTwo(t, func(t *testing.T, c1, _ *rocl.Context) {
