@@ -8,7 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,9 +22,11 @@ import (
 	"github.com/rocl-go/rocl"
 	. "github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
@@ -243,15 +247,68 @@ func (s *summing) InputEnded(context.Context, int, bool, Out[None]) error {
 	return nil
 }
 
-// Promise (Dataflow): Many small items pass a mailbox of the least size, over TCP.
-func TestSmallMailbox(t *testing.T) {
-	n := times(100_000, 10_000_000)
-	cluster := rocltest.Cluster(t, 1)
-	src, k := count(n, Batch(512, 0, 0)), Do(&summing{n: n}, Name("K"))
-	g := cutPipe(t, src, k)
-	small := rocl.WithMailbox(1)
-	err1, err2 := runBoth(t.Context(), g, g, cluster.Open(0, rocltest.TCP(), small), cluster.Open(0, rocltest.TCP(), small), Config{})
-	try.OK(t, errors.Join(err1, err2))
+// Promise (Dataflow): Many small items pass a mailbox of the least size, and TCP receive buffers of
+// the least size.
+func TestSmallBuffers(t *testing.T) {
+	narrow := relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
+		return func(to, from net.Conn) {
+			_ = from.(*net.TCPConn).SetReadBuffer(1)
+			_, _ = io.Copy(to, from)
+		}
+	})
+	for name, tt := range map[string]struct {
+		n  int
+		to subsys.Transport
+	}{
+		"mailbox": {times(100_000, 10_000_000), tcp.New()},
+		"buffers": {times(2_000, 20_000), narrow}, // the kernel lets a full buffer wait for 40 ms
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := rocltest.Cluster(t, 1)
+			src, k := count(tt.n, Batch(512, 0, 0)), Do(&summing{n: tt.n}, Name("K"))
+			g := cutPipe(t, src, k)
+			c1 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
+			c2 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
+			err1, err2 := runBoth(t.Context(), g, g, c1, c2, Config{})
+			try.OK(t, errors.Join(err1, err2))
+		})
+	}
+}
+
+// Promise (Dataflow): A group that is cut off for longer than the time of WithGiveUp is lost: Run
+// returns an error on both sides.
+func TestCutOff(t *testing.T) {
+	cluster := rocltest.Cluster(t, 2)
+	cut, over := make(chan struct{}), make(chan struct{})
+	cuttable := func() []rocl.Option {
+		return []rocl.Option{rocl.WithGiveUp(time.Second), rocl.WithLinger(time.Millisecond), rocl.WithTransports(relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
+			return func(to, from net.Conn) {
+				select {
+				case <-cut: // later connections pass nothing
+					<-over
+				default:
+					go func() {
+						<-cut
+						to.Close()
+						from.Close()
+					}()
+					_, _ = io.Copy(to, from)
+				}
+			}
+		}))}
+	}
+	var once sync.Once
+	g := cutPipe(t, count(1<<30), To(func(_ context.Context, in Item[int]) error {
+		if in.Value == 1000 {
+			once.Do(func() { close(cut) })
+		}
+		return nil
+	}))
+	c1, c2 := cluster.Open(0, cuttable()...), cluster.Open(1, cuttable()...)
+	t.Cleanup(func() { close(over) })
+	err1, err2 := runBoth(t.Context(), g, g, c1, c2, Config{})
+	wantRunError(t, err1, "G2", "", ErrLost)
+	wantRunError(t, err2, "G1", "", ErrLost)
 }
 
 // Promise (Dataflow): Groups that are connected both ways end, however often they run (topologies
