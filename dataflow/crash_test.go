@@ -67,12 +67,9 @@ func runGroup(group string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	var isUp bool
+	var up sync.Once
 	g, err := graphs[os.Getenv("DATAFLOW_TEST_GRAPH")](func() {
-		if !isUp {
-			isUp = true
-			fmt.Println("up")
-		}
+		up.Do(func() { fmt.Println("up") })
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -49,18 +49,18 @@ type RunError struct {
 	Graph string
 	Group string // of the stage; empty without groups
 	Stage string // the node's name; empty if no node has failed, such as when ctx ended
-	// Edges has the edges between this group and the group that was lost, if Err matches ErrLost.
+	// Edges has the edges between this group and Group, if that is another one.
 	Edges []LostEdge
 	Err   error // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
 }
 
-// A LostEdge tells of one edge what crossed it before the group at its other end was lost. The
-// senders to the lost group and the receivers from it together tell what the group held.
+// A LostEdge tells of one edge what crossed it before the group at its other end was lost or failed.
+// The senders to that group and the receivers from it together tell what the group held.
 type LostEdge struct {
 	From, To     string // names of the nodes
 	FromCh, ToCh int    // numbers of the channels
 	Back         bool   // a feedback edge
-	Items        uint64 // that were sent to the lost group, or have come from it
+	Items        uint64 // that were sent to the other group, or have come from it
 	Taken        uint64 // of the items sent, how many the consumer is known to have taken
 }
 

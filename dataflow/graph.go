@@ -74,7 +74,8 @@ type Config struct {
 	BatchDelay time.Duration
 	// Window replaces that of [Window] for the channels that lead out of this group.
 	Window int
-	// Wait is how long Run waits for the groups with which this group has edges. The default is 30 s.
+	// Wait is how long Run waits for the groups with which this group has edges. The default is
+	// 30 s.
 	Wait time.Duration
 	// Grace is how long Run waits for nodes to return when the run has ended early. The default is
 	// 5 s. Then Run returns without them, and its error matches ErrStuck.
@@ -96,8 +97,8 @@ func Using(c *rocl.Context, cfg Config) RunOption {
 // Run runs the graph: without InGroup all its nodes, whatever groups they have. It returns when
 // each of these nodes has ended: nil if all have ended well, and otherwise a *RunError with the
 // first failure. A failure, and the end of ctx, end the whole run: the ctx that the nodes get ends,
-// and Run returns as soon as the nodes have returned. A node that ignores the end of ctx holds Run up
-// for 5 s, and for the time of Config.Grace in a group.
+// and Run returns as soon as the nodes have returned. A node that ignores the end of ctx holds Run
+// up for 5 s, and in a group for the time of Config.Grace.
 func (g *Graph) Run(ctx context.Context, o ...RunOption) error {
 	var ro runOptions
 	for _, f := range o {

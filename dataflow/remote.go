@@ -235,8 +235,8 @@ func (m *remote) send(ctx context.Context, x *remoteEdge, kind uint64, p []byte)
 	return x.self.SendBytes(ctx, x.to, tagOf(kind, x.e), p)
 }
 
-// lost returns the error of a message that could not be sent. If the consumer has ended well there
-// is none. The peer's end is told behind its last message, which may say that, so lost waits for it.
+// lost returns the error of a message that could not be sent, and nil if the consumer has ended
+// well. The peer's end is told behind its last message, which may say that, so lost waits for it.
 func (m *remote) lost(x *remoteEdge, err error) error {
 	if !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
 		return err
@@ -372,7 +372,7 @@ func (m *remote) stop() {
 	m.endSearch()
 	ctx, cancel := context.WithTimeout(context.Background(), telling)
 	defer cancel()
-	if f := m.r.failure(); f != nil && errors.Is(f.Err, ErrLost) {
+	if f := m.r.failure(); f != nil && f.Group != m.r.group {
 		m.awaitRest(ctx, f.Group)
 	}
 	for _, res := range m.nodes {
@@ -392,7 +392,7 @@ func (m *remote) stop() {
 	}
 }
 
-// awaitRest waits until nothing comes any more from a group that was lost.
+// awaitRest waits until nothing comes any more from a group that was lost or has failed.
 func (m *remote) awaitRest(ctx context.Context, group string) {
 	for _, x := range m.edges {
 		if x != nil && x.peer.Group == group && isClosed(x.ready) {
@@ -538,8 +538,8 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 		isWoken := in.put(ch, items)
 		clear(one) // for the garbage collector
 		if isWoken {
-			// The consumer takes this goroutine's processor. Otherwise it would wait for another one,
-			// because this goroutine goes on to poll for messages.
+			// The consumer takes this goroutine's processor. Otherwise it would wait for another
+			// one, because this goroutine goes on to poll for messages.
 			runtime.Gosched()
 		}
 		return nil

@@ -21,7 +21,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// wantRunError checks the group, the stage and the cause of a run's end. An empty text is not checked.
+// wantRunError checks the group, the stage and the cause of a run's end. An empty text is not
+// checked.
 func wantRunError(t *testing.T, err error, group, stage string, cause error) {
 	t.Helper()
 	var re *RunError
@@ -258,7 +259,8 @@ func (l lying) Decode(p []byte) (int, error) {
 	return 0, errors.New("undecodable")
 }
 
-// Promise (Dataflow): An item whose codec fails is an error of the stage that sent it, in each group.
+// Promise (Dataflow): An item whose codec fails is an error of the stage that sent it, in each
+// group.
 func TestCodecFails(t *testing.T) {
 	for _, codec := range []lying{{5, -1}, {-1, 5}} {
 		for _, batch := range []int{1, 3, 100} {
@@ -396,8 +398,8 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any cut,
-// and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
+// Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any
+// cut, and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
 func TestOnDemand(t *testing.T) {
 	cuts := map[string]func(w *world){
 		"whole": func(w *world) { w.cut = nil },

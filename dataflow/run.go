@@ -143,7 +143,7 @@ func (r *run) wait() error {
 		return nil
 	}
 	told := *f
-	if r.remote != nil && errors.Is(f.Err, ErrLost) {
+	if r.remote != nil && f.Group != r.group {
 		told.Edges = r.remote.edgesWith(f.Group)
 	}
 	if stuck != nil {
