@@ -42,6 +42,8 @@ const (
 	defaultBytes  = 64 << 10
 	defaultDelay  = time.Millisecond
 	defaultWindow = 1024
+
+	batchesUnderWay = 64 // by default, if that is more items
 )
 
 func newOptions(os []Option) options {
@@ -66,7 +68,8 @@ func Codec[T any](c rocl.Codec[T]) Option {
 // Batch lets items travel together: a batch leaves when it has that many items or bytes, or when
 // its first item has waited for delay. It also leaves at the end of the stream, by [Out] Flush, and
 // before an item that is sent back. Zero stands for the default: 1 item, 64 KiB and 1 ms. Bytes are
-// counted only between groups.
+// counted only between groups. Small items that leave one by one for another group travel together
+// while their consumer has many items to take.
 func Batch(count, bytes int, delay time.Duration) Option {
 	return func(o *options) {
 		o.batch = batchLimits{count, bytes, delay}
@@ -77,7 +80,7 @@ func Batch(count, bytes int, delay time.Duration) Option {
 }
 
 // Window limits how many items may be under way on each channel: sent, and not yet taken by the
-// consumer. The default is 1,024. Feedback has no limit.
+// consumer. The default is 1,024, or 64 batches if that is more. Feedback has no limit.
 func Window(items int) Option {
 	return func(o *options) {
 		o.window = items

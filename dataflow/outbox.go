@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/dataflow/internal/frames"
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
@@ -32,8 +34,8 @@ type outbox[T any] struct {
 	limits  batchLimits
 	key     func(T) uint64
 
-	// mu guards the fields below if batches have more than one item. Otherwise only the node's
-	// goroutine uses them.
+	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
+	isLocked   bool // batches can have more than one item, and the timer lets them leave
 	mu         sync.Mutex
 	state      sched.Outputs // of the forward channels
 	one        [1]T          // the batch of one item
@@ -54,7 +56,8 @@ type output[T any] struct {
 	sent    uint64 // items, for the end
 	dropped uint64
 	credit  *credit
-	open    []T // the batch
+	open    []T  // the batch
+	holds   bool // items of a batch of one are held while the consumer is behind
 	local   *inbox[T]
 	ch      int // of local
 	wire    wire[T]
@@ -93,7 +96,13 @@ func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
 			o.outputs = append(o.outputs, &output[T]{edge: e, index: len(o.outputs), credit: &credit{wake: o.signal}, most: o.limits.count})
 		}
 	}
+	o.isLocked = o.limits.count > 1
 	for i, e := range n.Out {
+		if !r.isLocal(e) && o.limits.count <= 1 && codecOf[T](e) == nil && isFixed(reflect.TypeFor[T]()) {
+			out := o.outputs[i]
+			out.holds, o.isLocked = true, true
+			out.credit.wake = func() { o.signal(); o.releaseHeld(out) }
+		}
 		o.state.Ch[i] = sched.Channel{Window: uint64(r.windowOf(e, s)), IsLocal: r.isLocal(e)}
 	}
 	return o
@@ -136,15 +145,15 @@ func (o *outbox[T]) signal() {
 	}
 }
 
-// lock takes mu if batches have more than one item.
+// lock takes mu if other goroutines let batches leave.
 func (o *outbox[T]) lock() {
-	if o.limits.count > 1 {
+	if o.isLocked {
 		o.mu.Lock()
 	}
 }
 
 func (o *outbox[T]) unlock() {
-	if o.limits.count > 1 {
+	if o.isLocked {
 		o.mu.Unlock()
 	}
 }
@@ -274,6 +283,9 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 	o.state.Ch[out.index].Sent++
 	out.sent++
 	if o.limits.count <= 1 {
+		if out.holds && (len(out.open) != 0 || o.isBehind(out)) {
+			return o.hold(out, v)
+		}
 		return o.leaveOne(out, v)
 	}
 	if out.size != nil {
@@ -283,15 +295,80 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 		return o.leave(out)
 	}
 	o.state.Current = out.index
-	if !o.timerIsSet {
-		o.timerIsSet = true
-		if o.timer == nil {
-			o.timer = time.AfterFunc(o.limits.delay, o.onTimer)
-		} else {
-			o.timer.Reset(o.limits.delay)
-		}
-	}
+	o.setTimer(o.limits.delay)
 	return nil
+}
+
+// setTimer lets the batches leave after d, or earlier if that is set.
+func (o *outbox[T]) setTimer(d time.Duration) {
+	switch {
+	case o.timerIsSet:
+		return
+	case o.timer == nil:
+		o.timer = time.AfterFunc(d, o.onTimer)
+	default:
+		o.timer.Reset(d)
+	}
+	o.timerIsSet = true
+}
+
+// Items that would leave one by one for another group are held, at most holdMost of them, while
+// half of the window is under way, if that is holdAbove items. A message costs as much as many
+// items, and the consumer does not wait for the held ones. A consumer may tell what it has taken
+// only after a quarter of the window, so fewer items under way do not say that it is behind.
+const (
+	holdAbove = 64
+	holdMost  = 256
+)
+
+// isFixed reports whether the values of a type have one encoded size.
+func isFixed(t reflect.Type) bool {
+	switch k := t.Kind(); k {
+	case reflect.Array:
+		return isFixed(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if !isFixed(t.Field(i).Type) {
+				return false
+			}
+		}
+		return true
+	default:
+		return k >= reflect.Bool && k <= reflect.Complex128 && k != reflect.Uintptr
+	}
+}
+
+// isBehind reports whether the consumer of a channel has many items to take.
+func (o *outbox[T]) isBehind(out *output[T]) bool {
+	c := &o.state.Ch[out.index]
+	most := max(c.Window/2, holdAbove)
+	if c.Sent-c.Taken > most {
+		c.Taken = out.credit.taken.Load()
+	}
+	return c.Sent-c.Taken > most
+}
+
+// hold holds an item, and lets the held ones leave if they are many.
+func (o *outbox[T]) hold(out *output[T], v T) error {
+	out.open = append(out.open, v)
+	size := max(int(unsafe.Sizeof(v)), 1)
+	if len(out.open) >= min(holdMost, max(o.limits.bytes/size, 1)) {
+		return o.leave(out)
+	}
+	o.setTimer(min(o.limits.delay, defaultDelay))
+	return nil
+}
+
+// releaseHeld lets held items leave at once if their consumer has few to take. It is called when
+// credit comes, and must not wait: if the node is sending, its next item or the timer does it.
+func (o *outbox[T]) releaseHeld(out *output[T]) {
+	if !o.mu.TryLock() {
+		return
+	}
+	defer o.mu.Unlock()
+	if len(out.open) != 0 && o.timerIsSet && !o.isBehind(out) {
+		o.timer.Reset(0)
+	}
 }
 
 // leaveOne lets one item leave.

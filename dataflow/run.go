@@ -106,7 +106,7 @@ func (r *run) windowOf(e *plan.Edge, s options) int {
 	case !r.isLocal(e) && r.cfg.Window > 0:
 		return r.cfg.Window
 	}
-	return cmp.Or(s.window, defaultWindow)
+	return cmp.Or(s.window, max(defaultWindow, batchesUnderWay*s.batch.count))
 }
 
 // wait runs the nodes and returns when they have ended.

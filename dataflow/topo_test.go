@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	. "github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -263,4 +264,43 @@ func TestGroups(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	try.Fails(g.Run(t.Context(), InGroup(c, "C", Config{})))(t, ErrGroup)
 	try.Fails(g.Run(t.Context(), InGroup(c, "A", Config{})))(t, ErrNoGroup)
+}
+
+// Promise (Dataflow): Small items that leave one by one for another group come in order, and none
+// stays behind, whether the consumer is quick or slow.
+func TestHeldItems(t *testing.T) {
+	for _, pause := range []time.Duration{0, 20 * time.Millisecond} {
+		var k collector[int]
+		src := From(func(ctx context.Context, out Out[int]) error {
+			for i := range 3000 {
+				if err := out.Send(ctx, i); err != nil {
+					return err
+				}
+				if i%500 == 499 {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			return nil
+		}, Name("S"))
+		slow := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			if in.Value%500 == 250 {
+				time.Sleep(pause)
+			}
+			return out.Send(ctx, in.Value)
+		}), Name("P"))
+		sink := k.sink("K")
+		g := try.Get(New("held", Pipeline3(src, slow, sink)))(t)
+		try.OK(t, g.Group("G1", src))
+		try.OK(t, g.Group("G2", slow, sink))
+		for _, err := range runGroups(t, t.Context(), g, "G1", "G2") {
+			try.OK(t, err)
+		}
+		got := k.values("K")
+		try.Equal(t, len(got), 3000)
+		for i, v := range got {
+			if i != v {
+				t.Fatalf("item %d is %d", i, v)
+			}
+		}
+	}
 }

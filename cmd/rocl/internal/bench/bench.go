@@ -100,6 +100,8 @@ var benches = []*bench{
 		nil, options{poll: "adaptive", size: 64, count: 20_000}, tpvmBench},
 	{"rpc", "Calls of package rpc, beside rocl's own messages and net/rpc, over shm and tcp", "size count rounds",
 		nil, options{poll: "adaptive", size: 64, count: 20_000}, compare("shm", "tcp")},
+	{"flow", "Items a second through graphs of package dataflow, within a process and between two", "transport count rounds poll",
+		[]string{"inproc", "shm", "tcp"}, options{poll: "adaptive", count: 1_000_000}, compare("inproc", "shm", "tcp")},
 	{"bulk", "Transfers of package bulk, beside the loops of bw and memcpy, over tcp and shm, or over one --transport", "transport size count rounds poll only full",
 		[]string{"tcp", "shm"}, options{poll: "adaptive", count: 4}, compare("tcp", "shm")},
 }

@@ -175,6 +175,8 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		a.recvRead(count, scan)
 	case "calls-inline", "calls-goroutine", "calls-bulk":
 		a.serveCalls(count, task)
+	case "flow":
+		a.flow(n)
 	case "fill":
 		return a.fill(count)
 	case "expose":

@@ -60,6 +60,7 @@ func TestSmoke(t *testing.T) {
 		"find --count 1 --rounds 1 --resources 1",
 		"findall --count 50 --rounds 2",
 		"rpc --count 100 --rounds 1",
+		"flow --count 1000 --rounds 1",
 		"bulk --only view --count 1 --rounds 1",
 		"bulk --only pull --count 1 --rounds 1 --transport shm --size 1000000",
 		"bulk --only call --count 1 --rounds 2 --size 4096",
