@@ -115,7 +115,7 @@ func runWorker() int {
 	if err == nil {
 		fmt.Println("up")
 		err = Work(ctx, c, WorkFor{Graph: "farm", Farm: "F"}, Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) // so that workers are killed while they have items
 			return out.Send(ctx, in.Value)
 		}))
 		err = errors.Join(err, c.Close())

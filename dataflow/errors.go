@@ -54,8 +54,8 @@ type RunError struct {
 	Err   error // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
 }
 
-// A LostEdge tells of one edge what crossed it before the group at its other end was lost or failed.
-// The senders to that group and the receivers from it together tell what the group held.
+// A LostEdge tells what crossed an edge before the group at its other end was lost or failed. The
+// senders to that group and the receivers from it together tell what the group held.
 type LostEdge struct {
 	From, To     string // names of the nodes
 	FromCh, ToCh int    // numbers of the channels

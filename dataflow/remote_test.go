@@ -77,7 +77,7 @@ func TestRemoteBatchLeavesByTime(t *testing.T) {
 				if err := out.Send(ctx, 1); err != nil {
 					return err
 				}
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // longer than the delay of a batch
 			}
 			return nil
 		}, Batch(1000, 0, delay))
@@ -168,7 +168,7 @@ func TestLostGroupHeld(t *testing.T) {
 			if name == "G2" {
 				wg.Go(func() {
 					<-stop
-					time.Sleep(time.Second)
+					time.Sleep(time.Second) // until the source has sent all that it can, in virtual time
 					try.Check(t, c.Close())
 				})
 			}
@@ -202,7 +202,7 @@ func TestFailureReachesLateGroup(t *testing.T) {
 		g := cutPipe(t, src, To(ignore[int]))
 		var wg sync.WaitGroup
 		wg.Go(func() { wantRunError(t, g.Run(t.Context(), InGroup(c1, "G1", Config{})), "G1", "S", broken) })
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, in which the first group fails
 		err := g.Run(t.Context(), InGroup(c2, "G2", Config{}))
 		wg.Wait()
 		var re *RunError
@@ -235,7 +235,7 @@ func TestNodeBlocksForEver(t *testing.T) {
 			wantRunError(t, err, "G2", "", ErrStuck)
 			try.Equal(t, strings.HasSuffix(err.Error(), ": K)"), true, "%v", err)
 		})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, until the sink blocks
 		cancel()
 		wg.Wait()
 		close(release)
@@ -330,7 +330,7 @@ func TestGroupTwice(t *testing.T) {
 			err1, err2 := runBoth(t.Context(), g, g, cluster.Open(0), cluster.Open(0), Config{})
 			try.Check(t, errors.Join(err1, err2))
 		})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, until both groups run
 		for _, group := range []string{"G1", "G2"} {
 			try.Fails(g.Run(t.Context(), InGroup(cluster.Open(0), group, Config{})))(t, rocl.ErrExists)
 		}
@@ -409,7 +409,7 @@ func TestOnDemand(t *testing.T) {
 	slow := func(w *world, n int, unit time.Duration) []Part[item, None] {
 		return several(n, "K", func(name string, i int) Part[item, None] {
 			return w.to(name, func(context.Context, Item[item]) error {
-				time.Sleep(unit * time.Duration(i+1))
+				time.Sleep(unit * time.Duration(i+1)) // its work, in virtual time
 				return nil
 			})
 		})

@@ -196,7 +196,7 @@ func BenchmarkIdle(b *testing.B) {
 		time.Sleep(time.Second) // until both groups sleep
 		sleeps, cpu := usage(b)
 		const quiet = 2 * time.Second
-		time.Sleep(quiet)
+		time.Sleep(quiet) // nothing is to do meanwhile
 		sleeps2, cpu2 := usage(b)
 		b.ReportMetric(float64(sleeps2-sleeps)/quiet.Seconds(), "sleeps/s")
 		b.ReportMetric(float64(cpu2-cpu)/float64(quiet), "cpu")
