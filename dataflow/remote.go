@@ -364,8 +364,10 @@ func (m *remote) stop() {
 		if x == nil || x.credit == nil || m.r.failure() != nil || !isClosed(x.ready) {
 			continue
 		}
-		if err := x.self.Flush(m.r.ctx, x.to); err != nil && m.lost(x, err) != nil {
-			m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: x.peer.Group, Stage: x.peer.Name, Err: fmt.Errorf("%w: %w", ErrLost, err)})
+		if err := x.self.Flush(m.r.ctx, x.to); err != nil {
+			if err = m.lost(x, err); err != nil {
+				m.r.fail(nil, err) // if the peer is lost, the run has failed already
+			}
 		}
 	}
 	m.tellFailure()
