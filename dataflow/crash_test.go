@@ -8,19 +8,26 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	. "github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/relay"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -43,6 +50,7 @@ var graphs = map[string]func(up func()) (*Graph, error){
 type report struct {
 	Group, Stage, Err string // of the RunError
 	IsLost, IsRunErr  bool
+	Edges             []LostEdge
 }
 
 // runGroup runs one group of a graph for a test, and returns the exit code of the process. It
@@ -50,21 +58,18 @@ type report struct {
 func runGroup(group string) int {
 	ctx, cancel := subprocess.UntilEnd(context.Background(), os.Stdin)
 	defer cancel()
-	opts := []rocl.Option{rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET"))}
+	opts := []rocl.Option{rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET")), rocl.WithTransports(shm.New())}
 	if os.Getenv("DATAFLOW_TEST_TCP") != "" {
-		opts = append(opts, rocl.WithTransports(tcp.New()))
+		opts[1] = rocl.WithTransports(tcp.New())
 	}
 	c, err := rocl.Open(ctx, opts...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	var isUp bool
+	var up sync.Once
 	g, err := graphs[os.Getenv("DATAFLOW_TEST_GRAPH")](func() {
-		if !isUp {
-			isUp = true
-			fmt.Println("up")
-		}
+		up.Do(func() { fmt.Println("up") })
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -75,7 +80,7 @@ func runGroup(group string) int {
 	if err != nil {
 		var re *RunError
 		if r.IsRunErr = errors.As(err, &re); r.IsRunErr {
-			r.Group, r.Stage = re.Group, re.Stage
+			r.Group, r.Stage, r.Edges = re.Group, re.Stage, re.Edges
 		}
 		r.Err, r.IsLost = err.Error(), errors.Is(err, ErrLost)
 	}
@@ -102,12 +107,33 @@ func startGroups(t *testing.T, graph, run string, groups ...string) map[string]*
 	return ps
 }
 
+// runWorker runs a worker of an elastic farm for a test.
+func runWorker() int {
+	ctx, cancel := subprocess.UntilEnd(context.Background(), os.Stdin)
+	defer cancel()
+	c, err := rocl.Open(ctx, rocl.WithSocket(os.Getenv("DATAFLOW_TEST_SOCKET")), rocl.WithTransports(shm.New()))
+	if err == nil {
+		fmt.Println("up")
+		err = Work(ctx, c, WorkFor{Graph: "farm", Farm: "F"}, Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			time.Sleep(100 * time.Microsecond) // so that workers are killed while they have items
+			return out.Send(ctx, in.Value)
+		}))
+		err = errors.Join(err, c.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
 // serveNode serves the directory of a node for the processes of a test.
-func serveNode(t *testing.T) {
+func serveNode(t *testing.T) *rocl.Context {
 	sock := filepath.Join(t.TempDir(), "s")
 	t.Setenv("DATAFLOW_TEST_SOCKET", sock)
-	c := try.Get(rocl.Open(eventually.Context(t), rocl.WithSocket(sock)))(t)
+	c := try.Get(rocl.Open(eventually.Context(t), rocl.WithSocket(sock), rocl.WithTransports(shm.New())))(t)
 	t.Cleanup(func() { try.Check(t, c.Close()) })
+	return c
 }
 
 // endless is topology 5 with sources that do not end, in its given cut.
@@ -178,11 +204,24 @@ func TestKillGroup(t *testing.T) {
 			try.Equal(t, r.IsRunErr && r.IsLost, true, "%s, when %s was killed: %s", name, victim, r.Err)
 			try.Equal(t, r.Group, victim, "the error of %s: %s", name, r.Err)
 			try.Equal(t, r.Stage != "", true, "the error of %s names a stage: %s", name, r.Err)
+			checkLostEdges(t, name, victim, r.Edges)
 			_ = p.Wait()
 			try.Equal(t, p.Cmd.ProcessState.ExitCode(), 1, "exit code of %s", name)
 		}
 		if t.Failed() {
 			return
+		}
+	}
+}
+
+// checkLostEdges checks that a group of the graph endless has told of all edges with a lost one.
+func checkLostEdges(t *testing.T, group, victim string, es []LostEdge) {
+	t.Helper()
+	want := map[string]int{"G1 G2": 4, "G1 G3": 6, "G2 G1": 4, "G2 G3": 3, "G3 G1": 6, "G3 G2": 3}[group+" "+victim]
+	try.Equal(t, len(es), want, "edges of %s with %s: %v", group, victim, es)
+	for _, e := range es {
+		if e.Taken > e.Items {
+			t.Errorf("more items were taken than sent: %v", e)
 		}
 	}
 }
@@ -205,15 +244,68 @@ func (s *summing) InputEnded(context.Context, int, bool, Out[None]) error {
 	return nil
 }
 
-// Promise (Dataflow): Many small items pass a mailbox of the least size, over TCP.
-func TestSmallMailbox(t *testing.T) {
-	n := times(100_000, 10_000_000)
-	cluster := rocltest.Cluster(t, 1)
-	src, k := count(n, Batch(512, 0, 0)), Do(&summing{n: n}, Name("K"))
-	g := cutPipe(t, src, k)
-	small := rocl.WithMailbox(1)
-	err1, err2 := runBoth(t.Context(), g, g, cluster.Open(0, rocltest.TCP(), small), cluster.Open(0, rocltest.TCP(), small), Config{})
-	try.OK(t, errors.Join(err1, err2))
+// Promise (Dataflow): Many small items pass a mailbox of the least size, and TCP receive buffers of
+// the least size.
+func TestSmallBuffers(t *testing.T) {
+	narrow := relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
+		return func(to, from net.Conn) {
+			_ = from.(*net.TCPConn).SetReadBuffer(1)
+			_, _ = io.Copy(to, from)
+		}
+	})
+	for name, tt := range map[string]struct {
+		n  int
+		to subsys.Transport
+	}{
+		"mailbox": {times(100_000, 10_000_000), tcp.New()},
+		"buffers": {times(2_000, 20_000), narrow}, // the kernel lets a full buffer wait for 40 ms
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := rocltest.Cluster(t, 1)
+			src, k := count(tt.n, Batch(512, 0, 0)), Do(&summing{n: tt.n}, Name("K"))
+			g := cutPipe(t, src, k)
+			c1 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
+			c2 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
+			err1, err2 := runBoth(t.Context(), g, g, c1, c2, Config{})
+			try.OK(t, errors.Join(err1, err2))
+		})
+	}
+}
+
+// Promise (Dataflow): A group that is cut off for longer than the time of WithGiveUp is lost: Run
+// returns an error on both sides.
+func TestCutOff(t *testing.T) {
+	cluster := rocltest.Cluster(t, 2)
+	cut, over := make(chan struct{}), make(chan struct{})
+	cuttable := func() []rocl.Option {
+		return []rocl.Option{rocl.WithGiveUp(time.Second), rocl.WithLinger(time.Millisecond), rocl.WithTransports(relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
+			return func(to, from net.Conn) {
+				select {
+				case <-cut: // later connections pass nothing
+					<-over
+				default:
+					go func() {
+						<-cut
+						to.Close()
+						from.Close()
+					}()
+					_, _ = io.Copy(to, from)
+				}
+			}
+		}))}
+	}
+	var once sync.Once
+	g := cutPipe(t, count(1<<30), To(func(_ context.Context, in Item[int]) error {
+		if in.Value == 1000 {
+			once.Do(func() { close(cut) })
+		}
+		return nil
+	}))
+	c1, c2 := cluster.Open(0, cuttable()...), cluster.Open(1, cuttable()...)
+	t.Cleanup(func() { close(over) })
+	err1, err2 := runBoth(t.Context(), g, g, c1, c2, Config{})
+	wantRunError(t, err1, "G2", "", ErrLost)
+	wantRunError(t, err2, "G1", "", ErrLost)
 }
 
 // Promise (Dataflow): Groups that are connected both ways end, however often they run (topologies
@@ -232,4 +324,75 @@ func TestExits(t *testing.T) {
 			}
 		}
 	}
+}
+
+// killWorkers runs a farm of worker processes, of which it kills one after another, until kills of
+// them were killed. It returns what came to the sink, and which items OnLoss was told.
+func killWorkers(t *testing.T, kills int, answer error) (sink, told []int) {
+	c := serveNode(t)
+	var mu sync.Mutex
+	enough := make(chan struct{})
+	sent := 0
+	src := From(func(ctx context.Context, out Out[int]) error {
+		for ; ; sent++ {
+			select {
+			case <-enough:
+				return nil
+			default:
+			}
+			if err := out.Send(ctx, sent); err != nil {
+				return err
+			}
+		}
+	}, Name("S"))
+	farm := Elastic[int, int]("F", Policy(OnDemand(3)), OnLoss(func(v int, err error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		try.Fails(err)(t, ErrLost)
+		told = append(told, v)
+		return answer
+	}))
+	k := To(func(_ context.Context, in Item[int]) error {
+		sink = append(sink, in.Value)
+		return nil
+	}, Name("K"))
+	g := try.Get(New("farm", Pipeline3(src, farm, k)))(t)
+	var wg sync.WaitGroup
+	wg.Go(func() { try.Works(g.Run(eventually.Context(t), Using(c, Config{})))(t) })
+	start := func() *subprocess.Process {
+		cmd := subprocess.Self()
+		cmd.Env = append(os.Environ(), "DATAFLOW_TEST_GROUP=worker")
+		p := try.Get(subprocess.Start(cmd))(t)
+		try.OK(t, p.Expect(eventually.ContextWithin(t, time.Minute), "up"))
+		return p
+	}
+	workers := []*subprocess.Process{start(), start()}
+	for range kills {
+		time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond) // the moment of the crash is any
+		i := rand.IntN(len(workers))
+		workers[i].Kill()
+		workers[i] = start()
+	}
+	close(enough)
+	wg.Wait()
+	for _, p := range workers {
+		try.OK(t, p.Wait())
+	}
+	try.Equal(t, len(sink) > 0, true, "there are items")
+	checkNumbers(t, slices.Concat(sink, map[bool][]int{answer == nil: told}[true]), sent)
+	return sink, told
+}
+
+// Promise (Dataflow): When the process of a worker is killed, OnLoss is told exactly the items that
+// have no result. If it answers that they are skipped, each other item has come to the sink once.
+func TestKillWorkersSkip(t *testing.T) {
+	sink, told := killWorkers(t, times(5, 100), nil)
+	t.Logf("%d items came to the sink, %d were skipped", len(sink), len(told))
+}
+
+// Promise (Dataflow): When the process of a worker is killed, its items are done again if OnLoss
+// says so: each item has one result.
+func TestKillWorkersAgain(t *testing.T) {
+	sink, told := killWorkers(t, times(5, 100), Again)
+	t.Logf("%d items came to the sink, %d were done again", len(sink), len(told))
 }

@@ -54,7 +54,19 @@ type RunError struct {
 	Graph string
 	Group string // of the stage; empty without groups
 	Stage string // the node's name; empty if no node has failed, such as when ctx ended
-	Err   error  // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
+	// Edges has the edges between this group and Group, if that is another one.
+	Edges []LostEdge
+	Err   error // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
+}
+
+// A LostEdge tells what crossed an edge before the group at its other end was lost or failed. The
+// senders to that group and the receivers from it together tell what the group held.
+type LostEdge struct {
+	From, To     string // names of the nodes
+	FromCh, ToCh int    // numbers of the channels
+	Back         bool   // a feedback edge
+	Items        uint64 // that were sent to the other group, or have come from it
+	Taken        uint64 // of the items sent, how many the consumer is known to have taken
 }
 
 // Error names the stage and the group.

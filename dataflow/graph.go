@@ -82,8 +82,8 @@ func Using(c *rocl.Context, cfg Config) RunOption {
 // Run runs the graph: without InGroup all its nodes, whatever groups they have. It returns when
 // each of these nodes has ended: nil if all have ended well, and otherwise a *RunError with the
 // first failure. A failure, and the end of ctx, end the whole run: the ctx that the nodes get ends,
-// and Run returns as soon as the nodes have returned. A node that ignores the end of ctx holds Run up
-// for 5 s, and for the time of Config.Grace in a group.
+// and Run returns as soon as the nodes have returned. A node that ignores the end of ctx holds Run
+// up for 5 s, and in a group for the time of Config.Grace.
 func (g *Graph) Run(ctx context.Context, o ...RunOption) error {
 	var ro runOptions
 	for _, f := range o {

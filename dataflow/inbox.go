@@ -148,8 +148,9 @@ func (in *inbox[T]) accept(e *plan.Edge, c creditor, grain int) {
 	i.grain.Store(uint64(max(grain, 1)))
 }
 
-// put adds items of an input. It copies them and does not wait.
-func (in *inbox[T]) put(ch int, items []T) {
+// put adds items of an input, and reports whether that woke the consumer. It copies them and does
+// not wait.
+func (in *inbox[T]) put(ch int, items []T) (isWoken bool) {
 	in.mu.Lock()
 	in.state.Ch[ch].Items += uint64(len(items))
 	in.inputs[ch].batches++
@@ -163,7 +164,7 @@ func (in *inbox[T]) put(ch int, items []T) {
 	default:
 		in.fresh.add(ch, items)
 	}
-	in.unlockAndWake()
+	return in.unlockAndWake()
 }
 
 // end adds the end of an input on which count items were sent.
@@ -184,13 +185,14 @@ func (in *inbox[T]) end(ch int, count uint64) error {
 }
 
 // unlockAndWake releases mu, and wakes the consumer if it sleeps.
-func (in *inbox[T]) unlockAndWake() {
+func (in *inbox[T]) unlockAndWake() (isWoken bool) {
 	wake := in.asleep
 	in.asleep = false
 	in.mu.Unlock()
 	if wake {
 		in.wake <- struct{}{}
 	}
+	return wake
 }
 
 // stop ends the consumer's waits.

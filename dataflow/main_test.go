@@ -12,7 +12,11 @@ import (
 // TestMain runs the tests, or one group of a graph in a process of its own if a test has started it
 // for that.
 func TestMain(m *testing.M) {
-	if group := os.Getenv("DATAFLOW_TEST_GROUP"); group != "" {
+	switch group := os.Getenv("DATAFLOW_TEST_GROUP"); group {
+	case "":
+	case "worker":
+		os.Exit(runWorker())
+	default:
 		os.Exit(runGroup(group))
 	}
 	goleak.VerifyTestMain(m)

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -71,6 +72,8 @@ type remoteEdge struct {
 	self  *rocl.Resource
 	ready chan struct{} // closed when to is known and monitored
 	over  chan struct{} // closed when the channel has ended, or its consumer has
+	gone  chan struct{} // closed when the peer has ended: nothing comes any more
+	items atomic.Uint64 // that were sent, or have come
 
 	mu        sync.Mutex
 	to        rocl.GID // the peer's resource
@@ -96,7 +99,7 @@ func newRemote(r *run, c *rocl.Context) *remote {
 
 // add adds an edge.
 func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
-	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{})}
+	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
 	m.edges[e.Index] = x
 	m.nodes[me] = nil
 	return x
@@ -232,8 +235,8 @@ func (m *remote) send(ctx context.Context, x *remoteEdge, kind uint64, p []byte)
 	return x.self.SendBytes(ctx, x.to, tagOf(kind, x.e), p)
 }
 
-// lost returns the error of a message that could not be sent. If the consumer has ended well there
-// is none. The peer's end is told behind its last message, which may say that, so lost waits for it.
+// lost returns the error of a message that could not be sent, and nil if the consumer has ended
+// well. The peer's end is told behind its last message, which may say that, so lost waits for it.
 func (m *remote) lost(x *remoteEdge, err error) error {
 	if !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
 		return err
@@ -305,6 +308,7 @@ func (m *remote) handle(msg *rocl.Message) {
 func (m *remote) handleFor(x *remoteEdge, kind uint64, msg *rocl.Message) error {
 	switch {
 	case kind == kindGone && msg.IsGone():
+		close(x.gone) // each monitor tells once
 		if !x.isOver() {
 			return fmt.Errorf("%w: %w", ErrLost, msg.GoneErr())
 		}
@@ -367,14 +371,19 @@ func (m *remote) stop() {
 		if x == nil || x.credit == nil || m.r.failure() != nil || !isClosed(x.ready) {
 			continue
 		}
-		if err := x.self.Flush(m.r.ctx, x.to); err != nil && m.lost(x, err) != nil {
-			m.r.failWith(&RunError{Graph: m.r.plan.Name, Group: x.peer.Group, Stage: x.peer.Name, Err: fmt.Errorf("%w: %w", ErrLost, err)})
+		if err := x.self.Flush(m.r.ctx, x.to); err != nil {
+			if err = m.lost(x, err); err != nil {
+				m.r.fail(nil, err) // if the peer is lost, the run has failed already
+			}
 		}
 	}
 	m.tellFailure()
 	m.endSearch()
 	ctx, cancel := context.WithTimeout(context.Background(), telling)
 	defer cancel()
+	if f := m.r.failure(); f != nil && f.Group != m.r.group {
+		m.awaitRest(ctx, f.Group)
+	}
 	for _, res := range m.nodes {
 		if res != nil {
 			_ = res.Flush(ctx) // credits for senders that may have ended
@@ -390,6 +399,33 @@ func (m *remote) stop() {
 	if m.whole != nil {
 		_ = m.whole.Delete(ctx)
 	}
+}
+
+// awaitRest waits until nothing comes any more from a group that was lost or has failed.
+func (m *remote) awaitRest(ctx context.Context, group string) {
+	for _, x := range m.edges {
+		if x != nil && x.peer.Group == group && isClosed(x.ready) {
+			select {
+			case <-x.gone:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// edgesWith returns what crossed the edges between this group and another.
+func (m *remote) edgesWith(group string) (es []LostEdge) {
+	for _, x := range m.edges {
+		if x == nil || x.peer.Group != group {
+			continue
+		}
+		e := LostEdge{From: x.e.From.Name, To: x.e.To.Name, FromCh: x.e.FromCh, ToCh: x.e.ToCh, Back: x.e.IsBack, Items: x.items.Load()}
+		if x.credit != nil {
+			e.Taken = x.credit.taken.Load()
+		}
+		es = append(es, e)
+	}
+	return es
 }
 
 // tellFailure tells the other groups of a failure, by each edge: so the peer of an edge learns the
@@ -507,8 +543,14 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 		if err != nil {
 			return fmt.Errorf("decode its items: %w", err)
 		}
-		in.put(ch, items)
+		x.items.Add(uint64(len(items)))
+		isWoken := in.put(ch, items)
 		clear(one) // for the garbage collector
+		if isWoken {
+			// The consumer takes this goroutine's processor. Otherwise it would wait for another
+			// one, because this goroutine goes on to poll for messages.
+			runtime.Gosched()
+		}
 		return nil
 	}
 }
@@ -551,6 +593,7 @@ func (w *remoteWire[T]) put(items []T) error {
 	if err := w.f.Send(m.r.ctx, x.self, x.to, tagOf(kindOne, x.e), tagOf(kindMany, x.e), items); err != nil {
 		return m.lost(x, err)
 	}
+	x.items.Add(uint64(len(items)))
 	return nil
 }
 

@@ -21,7 +21,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// wantRunError checks the group, the stage and the cause of a run's end. An empty text is not checked.
+// wantRunError checks the group, the stage and the cause of a run's end. An empty text is not
+// checked.
 func wantRunError(t *testing.T, err error, group, stage string, cause error) {
 	t.Helper()
 	var re *RunError
@@ -76,7 +77,7 @@ func TestRemoteBatchLeavesByTime(t *testing.T) {
 				if err := out.Send(ctx, 1); err != nil {
 					return err
 				}
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // longer than the delay of a batch
 			}
 			return nil
 		}, Batch(1000, 0, delay))
@@ -123,6 +124,66 @@ func TestGroupNeverStarts(t *testing.T) {
 	}
 }
 
+// Promise (Dataflow): When a group is lost, the errors of the groups before and behind it have the
+// numbers of items that they sent to it and got from it, so together they tell what it held.
+func TestLostGroupHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster := rocltest.Cluster(t, 1)
+		sent, got, stop := 0, 0, make(chan struct{})
+		src := From(func(ctx context.Context, out Out[int]) error {
+			for {
+				if err := out.Send(ctx, sent); err != nil {
+					return err
+				}
+				sent++
+			}
+		}, Name("S"), Window(8))
+		w := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+			if in.Value == 50 {
+				close(stop)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return out.Send(ctx, in.Value)
+		}), Name("W"))
+		k := To(func(_ context.Context, in Item[int]) error {
+			got++
+			return nil
+		}, Name("K"))
+		g := try.Get(New("held", Pipeline3(src, w, k)))(t)
+		for name, n := range map[string]Node{"G1": src, "G2": w, "G3": k} {
+			try.OK(t, g.Group(name, n))
+		}
+		errs := map[string]error{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, name := range []string{"G1", "G2", "G3"} {
+			c := cluster.Open(0)
+			wg.Go(func() {
+				err := g.Run(t.Context(), InGroup(c, name, Config{}))
+				mu.Lock()
+				defer mu.Unlock()
+				errs[name] = err
+			})
+			if name == "G2" {
+				wg.Go(func() {
+					<-stop
+					time.Sleep(time.Second) // until the source has sent all that it can, in virtual time
+					try.Check(t, c.Close())
+				})
+			}
+		}
+		wg.Wait()
+		var before, behind *RunError
+		try.Equal(t, errors.As(errs["G1"], &before) && errors.As(errs["G3"], &behind), true, "%v", errs)
+		try.Equal(t, before.Group+behind.Group, "G2G2")
+		try.Equal(t, fmt.Sprint(before.Edges), fmt.Sprintf("[{S W 0 0 false %d %d}]", sent, before.Edges[0].Taken))
+		try.Equal(t, fmt.Sprint(behind.Edges), "[{W K 0 0 false 50 0}]")
+		try.Equal(t, got, 50)
+		try.Equal(t, sent > 50 && sent <= 50+8+2, true, "%d items were sent", sent)
+	})
+}
+
 // Promise (Dataflow): A group that cannot use its context says so at once.
 func TestContextIsClosed(t *testing.T) {
 	inTwo(t, func(t *testing.T, c1, _ *rocl.Context) {
@@ -141,7 +202,7 @@ func TestFailureReachesLateGroup(t *testing.T) {
 		g := cutPipe(t, src, To(ignore[int]))
 		var wg sync.WaitGroup
 		wg.Go(func() { wantRunError(t, g.Run(t.Context(), InGroup(c1, "G1", Config{})), "G1", "S", broken) })
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, in which the first group fails
 		err := g.Run(t.Context(), InGroup(c2, "G2", Config{}))
 		wg.Wait()
 		var re *RunError
@@ -174,7 +235,7 @@ func TestNodeBlocksForEver(t *testing.T) {
 			wantRunError(t, err, "G2", "", ErrStuck)
 			try.Equal(t, strings.HasSuffix(err.Error(), ": K)"), true, "%v", err)
 		})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, until the sink blocks
 		cancel()
 		wg.Wait()
 		close(release)
@@ -198,7 +259,8 @@ func (l lying) Decode(p []byte) (int, error) {
 	return 0, errors.New("undecodable")
 }
 
-// Promise (Dataflow): An item whose codec fails is an error of the stage that sent it, in each group.
+// Promise (Dataflow): An item whose codec fails is an error of the stage that sent it, in each
+// group.
 func TestCodecFails(t *testing.T) {
 	for _, codec := range []lying{{5, -1}, {-1, 5}} {
 		for _, batch := range []int{1, 3, 100} {
@@ -268,7 +330,7 @@ func TestGroupTwice(t *testing.T) {
 			err1, err2 := runBoth(t.Context(), g, g, cluster.Open(0), cluster.Open(0), Config{})
 			try.Check(t, errors.Join(err1, err2))
 		})
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of virtual time, until both groups run
 		for _, group := range []string{"G1", "G2"} {
 			try.Fails(g.Run(t.Context(), InGroup(cluster.Open(0), group, Config{})))(t, rocl.ErrExists)
 		}
@@ -336,8 +398,8 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any cut,
-// and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
+// Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any
+// cut, and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
 func TestOnDemand(t *testing.T) {
 	cuts := map[string]func(w *world){
 		"whole": func(w *world) { w.cut = nil },
@@ -347,7 +409,7 @@ func TestOnDemand(t *testing.T) {
 	slow := func(w *world, n int, unit time.Duration) []Part[item, None] {
 		return several(n, "K", func(name string, i int) Part[item, None] {
 			return w.to(name, func(context.Context, Item[item]) error {
-				time.Sleep(unit * time.Duration(i+1))
+				time.Sleep(unit * time.Duration(i+1)) // its work, in virtual time
 				return nil
 			})
 		})

@@ -28,7 +28,11 @@ func eachTransport(b *testing.B, name string, f func(b *testing.B, c1, c2 *rocl.
 	for _, transport := range []string{"shm", "tcp"} {
 		b.Run(name+"/"+transport, func(b *testing.B) {
 			cluster := rocltest.Cluster(b, 1)
-			f(b, cluster.Open(0, transports[transport]()), cluster.Open(0, transports[transport]()))
+			c1, c2 := cluster.Open(0, transports[transport]()), cluster.Open(0, transports[transport]())
+			_, before := usage(b)
+			f(b, c1, c2)
+			_, after := usage(b)
+			b.ReportMetric(float64(after-before)/float64(b.N), "cpu-ns/op") // of both ends, and of all threads
 		})
 	}
 }
@@ -192,7 +196,7 @@ func BenchmarkIdle(b *testing.B) {
 		time.Sleep(time.Second) // until both groups sleep
 		sleeps, cpu := usage(b)
 		const quiet = 2 * time.Second
-		time.Sleep(quiet)
+		time.Sleep(quiet) // nothing is to do meanwhile
 		sleeps2, cpu2 := usage(b)
 		b.ReportMetric(float64(sleeps2-sleeps)/quiet.Seconds(), "sleeps/s")
 		b.ReportMetric(float64(cpu2-cpu)/float64(quiet), "cpu")

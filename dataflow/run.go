@@ -160,15 +160,17 @@ func (r *run) wait() error {
 		r.remote.stop()
 	}
 	f := r.failure()
-	switch {
-	case f == nil:
+	if f == nil {
 		return nil
-	case stuck != nil:
-		with := *f
-		with.Err = fmt.Errorf("%w (and %w: %s)", f.Err, ErrStuck, strings.Join(stuck, ", "))
-		return &with
 	}
-	return f
+	told := *f
+	if r.remote != nil && f.Group != r.group {
+		told.Edges = r.remote.edgesWith(f.Group)
+	}
+	if stuck != nil {
+		told.Err = fmt.Errorf("%w (and %w: %s)", f.Err, ErrStuck, strings.Join(stuck, ", "))
+	}
+	return &told
 }
 
 // endNodes ends the nodes' waits when the run has ended early, and tells the other groups.

@@ -767,8 +767,8 @@ var topologies = []struct {
 }
 
 // Promise (Dataflow): Every topology of FastFlow's tests gives the same items at its sinks under
-// every cut: none, FastFlow's own, one group a node, and drawn ones. Each channel ends once, no item
-// comes behind the end, and each edge keeps order.
+// every cut: none, FastFlow's own, one group a node, and drawn ones. Each channel ends once, no
+// item comes behind the end, and each edge keeps order.
 func TestTopologies(t *testing.T) {
 	drawn := 10
 	if testing.Short() {
