@@ -15,5 +15,5 @@ import (
 func usage(b *testing.B) (sleeps int64, cpu time.Duration) {
 	var u unix.Rusage
 	try.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return u.Nvcsw, time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return int64(u.Nvcsw), time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
