@@ -441,6 +441,8 @@ func (e *elastic[I, O]) Close() error {
 	var failure []byte
 	if err := e.r.failure(); err != nil {
 		failure = encodeFailure(err)
+	} else if cause := context.Cause(e.r.ctx); cause != nil { // the run does not know yet
+		failure = encodeFailure(&RunError{Graph: e.r.plan.Name, Group: e.r.group, Err: cause})
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), time.Second)
 	defer cancel()

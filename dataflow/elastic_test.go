@@ -38,7 +38,10 @@ func (c crew) workOn(graph string, d time.Duration, o ...Option) *shift {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	s.leave = cancel
 	rc := c.cluster.Open(0)
+	ended := make(chan struct{})
+	c.t.Cleanup(func() { <-ended })
 	go func() {
+		defer close(ended)
 		s.done <- Work(ctx, rc, WorkFor{Graph: graph, Farm: "F"}, Func[int, int](func(_ context.Context, in Item[int], out Out[int]) error {
 			time.Sleep(d) // in a bubble: the work
 			s.items.Add(1)
@@ -128,7 +131,6 @@ func TestElasticOrdered(t *testing.T) {
 			t.Errorf("the order is %v", got)
 		}
 		checkNumbers(t, got, 200)
-		synctest.Wait()
 	})
 }
 
@@ -233,5 +235,22 @@ func TestElasticRuns(t *testing.T) {
 		other.leave()
 		try.OK(t, <-other.done)
 		try.Equal(t, other.items.Load(), int64(0))
+	})
+}
+
+// Promise (Dataflow): The workers of an elastic farm are told when its run is cancelled.
+func TestElasticCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := crew{t, rocltest.Cluster(t, 1)}
+		var k collector[int]
+		worker := c.work(10 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := elasticGraph(t, 1<<30, &k).Run(ctx, Using(c.cluster.Open(0), Config{}))
+		try.Fails(err)(t, context.DeadlineExceeded)
+		var re *RunError
+		if err := <-worker.done; !errors.As(err, &re) {
+			t.Errorf("the worker's error is %v", err)
+		}
 	})
 }
