@@ -81,7 +81,7 @@ var smallRuns = map[string]string{
 	"findall": "--count 10 --rounds 1",
 	"tpvm":    "--count 16 --rounds 1",
 	"rpc":     "--count 16 --rounds 1",
-	"flow":    "--transport inproc --count 20 --rounds 1",
+	"flow":    "--transport shm --count 20 --rounds 1",
 	"bulk":    "--transport shm --only view --count 1 --rounds 1",
 }
 
