@@ -130,7 +130,10 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 		return err
 	}
 	err = g.Run(ctx, in(c, l.Group, l.Config))
-	return errors.Join(err, c.Close())
+	if cerr := c.Close(); !errors.Is(cerr, rocl.ErrGone) { // credit for a group that has sent all and ended
+		err = errors.Join(err, cerr)
+	}
+	return err
 }
 
 // transports returns the options for a protocol of a configuration file. A protocol that rocl lacks

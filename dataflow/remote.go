@@ -508,6 +508,9 @@ type remoteCredit struct {
 }
 
 func (c *remoteCredit) give(taken uint64) {
+	if c.x.isOver() { // all has been sent: the sender may have ended
+		return
+	}
 	var p [8]byte
 	binary.LittleEndian.PutUint64(p[:], taken)
 	c.tell(kindCredit, p[:])
