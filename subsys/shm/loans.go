@@ -152,8 +152,7 @@ func (r *returns) write(c *conn) {
 }
 
 // giveBack is write without waking the peer. The caller must call tell, at the latest before this
-// context becomes idle. The list cannot overflow: it has a place for
-// each possible loan.
+// context becomes idle. The list cannot overflow: it has a place for each possible loan.
 func (r *returns) giveBack(c *conn) {
 	if !r.owed.Load() {
 		return
