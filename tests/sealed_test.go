@@ -223,6 +223,12 @@ func TestStrangersAtSealedCluster(t *testing.T) {
 	link := func(key string) []byte { k := cluster.LinkKey("test", []byte(key)); return k[:] }
 	stream := func(key string) []byte { return hash([]byte(key), "rocl stream") }
 	const dirProto, linkProto = "rocl-dir/1", "rocl/1"
+	eventually.True(t, "the context has heard of the new key", func() bool { // after the members
+		nc := try.Get(net.Dial("tcp", at))(t)
+		defer nc.Close()
+		_, err := tls.Client(ctx, nc, try.Get(tls.FromSecrets("test", link(newKey)))(t), linkProto, nil)
+		return err == nil
+	})
 	for what, s := range map[string]struct {
 		at     string
 		secret []byte // nil for a stranger without TLS
