@@ -28,7 +28,10 @@ type inbox[T any] struct {
 	isClosed    bool         // the consumer has ended: items are dropped
 	dropped     uint64
 
-	push      func() // lets messages to other groups leave; called before the consumer sleeps
+	distant   int        // of the inputs, how many come from other groups
+	reception *reception // of the node if all do, else nil
+	r         *run
+
 	wake      chan struct{}
 	backReady atomic.Bool // back is not empty
 
@@ -261,7 +264,16 @@ func (in *inbox[T]) fill() bool {
 				i.tell()
 			}
 		}
-		in.push()
+		if in.reception != nil {
+			if err := in.reception.wait(in.r.ctx, in.hasCome); err != nil {
+				if in.r.ctx.Err() == nil {
+					in.r.fail(nil, err)
+				}
+				return false
+			}
+			continue
+		}
+		in.r.push() // messages to other groups leave
 		in.mu.Lock()
 		if in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0 {
 			in.mu.Unlock()
@@ -271,6 +283,13 @@ func (in *inbox[T]) fill() bool {
 		in.mu.Unlock()
 		<-in.wake
 	}
+}
+
+// hasCome reports whether the consumer need not wait.
+func (in *inbox[T]) hasCome() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0
 }
 
 // close drops what comes from now on, and tells the senders. The consumer calls it as it ends.

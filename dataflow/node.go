@@ -52,7 +52,7 @@ func newNode[I, O any](r *run, n *plan.Node, code body[I, O]) node {
 		b.bind(r, n)
 	}
 	in := newInbox[I](n)
-	in.push = r.push
+	in.r = r
 	return &typedNode[I, O]{code: code, in: in, out: newOutbox[O](r, n), r: r}
 }
 

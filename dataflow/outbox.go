@@ -29,11 +29,13 @@ type wire[T any] interface {
 
 // An outbox has the output channels of a node. It is the node's Out.
 type outbox[T any] struct {
-	r       *run
-	forward int // of the outputs, how many are forward channels
-	outputs []*output[T]
-	limits  batchLimits
-	key     func(T) uint64
+	r         *run
+	forward   int // of the outputs, how many are forward channels
+	outputs   []*output[T]
+	distant   int        // of the forward channels, how many lead to other groups
+	reception *reception // of the node if all do, else nil
+	limits    batchLimits
+	key       func(T) uint64
 
 	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
 	isLocked   bool // batches can have more than one item, and the timer lets them leave
@@ -432,6 +434,9 @@ func (o *outbox[T]) await(ctx context.Context, ready func() bool) error {
 		return err
 	}
 	o.waits.Add(1)
+	if o.reception != nil {
+		return o.receive(ctx, ready)
+	}
 	for {
 		o.waiting.Store(true)
 		o.refresh()
@@ -455,6 +460,32 @@ func (o *outbox[T]) await(ctx context.Context, ready func() bool) error {
 			return err
 		}
 	}
+}
+
+// receive is await for a node whose credit comes only in messages.
+func (o *outbox[T]) receive(ctx context.Context, ready func() bool) error {
+	o.unlock()
+	defer o.lock()
+	either := ctx
+	if ctx.Done() != o.r.ctx.Done() {
+		var cancel context.CancelFunc
+		either, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(o.r.ctx, cancel)()
+	}
+	err := o.reception.wait(either, func() bool {
+		o.lock()
+		defer o.unlock()
+		o.refresh()
+		return ready()
+	})
+	switch {
+	case err == nil || either.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return context.Cause(o.r.ctx)
 }
 
 // finish lets the batches leave and ends all channels. The second time it does nothing.

@@ -46,13 +46,13 @@ const (
 func tagOf(kind uint64, e *plan.Edge) uint64 { return kind | uint64(e.Index)<<8 }
 
 // A remote has the edges of one group that lead to others. Each node with such an edge has a
-// resource, which sends and receives the messages of all its edges.
+// resource, which sends and receives the messages of all its edges, and a reception.
 type remote struct {
 	r     *run
 	c     *rocl.Context
 	hash  string
 	edges []*remoteEdge // by the index in the plan; nil if the edge is local
-	nodes map[*plan.Node]*rocl.Resource
+	nodes map[*plan.Node]*reception
 	whole *rocl.Resource // stands for the group
 	wg    sync.WaitGroup
 	told  chan struct{} // closed when the other groups have been told of a failure
@@ -91,7 +91,7 @@ type remoteEdge struct {
 }
 
 func newRemote(r *run, c *rocl.Context) *remote {
-	m := &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*rocl.Resource{}, told: make(chan struct{})}
+	m := &remote{r: r, c: c, hash: r.plan.Hash(), edges: make([]*remoteEdge, len(r.plan.Edges)), nodes: map[*plan.Node]*reception{}, told: make(chan struct{})}
 	m.ctx, m.endReceive = context.WithCancel(context.Background())
 	m.search, m.endSearch = context.WithCancel(context.Background())
 	return m
@@ -101,7 +101,9 @@ func newRemote(r *run, c *rocl.Context) *remote {
 func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
 	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
 	m.edges[e.Index] = x
-	m.nodes[me] = nil
+	if m.nodes[me] == nil {
+		m.nodes[me] = &reception{handle: m.handle, left: make(chan struct{}, 1)}
+	}
 	return x
 }
 
@@ -112,24 +114,26 @@ func (m *remote) start() (err error) {
 	if m.whole, err = m.c.Register(m.r.ctx, a, rocl.Unique("type", "graph", "run", "group", "node")); err != nil {
 		return fmt.Errorf("group %s of run %q: %w", m.r.group, m.r.cfg.Run, err)
 	}
-	for n := range m.nodes {
+	for n, at := range m.nodes {
 		a := m.attributes(n.Group)
 		a["node"], a["hash"], a["of"] = strconv.Itoa(n.Index), m.hash, m.whole.ID().String()
-		res, err := m.c.Register(m.r.ctx, a)
-		if err != nil {
+		if at.res, err = m.c.Register(m.r.ctx, a); err != nil {
 			return err
 		}
-		m.nodes[n] = res
 	}
 	peers := map[string][]*remoteEdge{}
 	for _, x := range m.edges {
 		if x != nil {
-			x.self = m.nodes[x.me]
+			x.self = m.nodes[x.me].res
 			peers[x.peer.Group] = append(peers[x.peer.Group], x)
 		}
 	}
-	for _, res := range m.nodes {
-		m.wg.Go(func() { m.receive(res) })
+	for _, at := range m.nodes {
+		m.wg.Go(func() {
+			if err := at.reserve(m.ctx); err != nil {
+				m.r.fail(nil, err)
+			}
+		})
 	}
 	if err := m.whole.Set(m.r.ctx, "state", stateReady); err != nil {
 		return err
@@ -271,18 +275,13 @@ func (m *remote) await(x *remoteEdge) error {
 	}
 }
 
-// receive takes the messages to a node until the run ends.
-func (m *remote) receive(res *rocl.Resource) {
-	for {
-		msg, err := res.Recv(m.ctx)
-		if err != nil {
-			if m.ctx.Err() == nil {
-				m.r.fail(nil, err)
-			}
-			return
-		}
-		m.handle(msg)
-		msg.Release()
+// ended notes that a node has ended, and waits for messages no more.
+func (m *remote) ended(n *plan.Node) {
+	if m == nil {
+		return
+	}
+	if at := m.nodes[n]; at != nil {
+		at.end()
 	}
 }
 
@@ -384,16 +383,16 @@ func (m *remote) stop() {
 	if f := m.r.failure(); f != nil && f.Group != m.r.group {
 		m.awaitRest(ctx, f.Group)
 	}
-	for _, res := range m.nodes {
-		if res != nil {
-			_ = res.Flush(ctx) // credits for senders that may have ended
+	for _, at := range m.nodes {
+		if at.res != nil {
+			_ = at.res.Flush(ctx) // credits for senders that may have ended
 		}
 	}
 	m.endReceive()
 	m.wg.Wait()
-	for _, res := range m.nodes {
-		if res != nil {
-			_ = res.Delete(ctx)
+	for _, at := range m.nodes {
+		if at.res != nil {
+			_ = at.res.Delete(ctx)
 		}
 	}
 	if m.whole != nil {
@@ -529,6 +528,9 @@ func (c *remoteCredit) tell(kind uint64, p []byte) {
 func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 	x, ch := m.add(e, e.To, e.From), in.indexOf(e)
 	in.accept(e, &remoteCredit{m, x}, 1)
+	if in.distant++; in.distant == len(in.inputs) {
+		in.reception = m.nodes[e.To]
+	}
 	x.setGrain = func(window int, exact bool) {
 		in.inputs[ch].grain.Store(uint64(max(1, window/4)))
 		in.inputs[ch].isLazy.Store(!exact)
@@ -563,6 +565,11 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	out := o.outputOf(e)
 	x := m.add(e, e.From, e.To)
 	x.credit, x.window, x.exact = out.credit, o.window(e), o.forward > 1 && !e.IsBack
+	if out.index < o.forward {
+		if o.distant++; o.distant == o.forward {
+			o.reception = m.nodes[e.From]
+		}
+	}
 	f := frames.New(codecOf[T](e))
 	out.wire = &remoteWire[T]{m, x, f}
 	if n := f.Fixed(); n != 0 {

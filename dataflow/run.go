@@ -149,6 +149,7 @@ func (r *run) wait() error {
 			ended[i] = make(chan struct{})
 			go func() {
 				defer close(ended[i])
+				defer r.remote.ended(r.plan.Nodes[i])
 				if err := n.run(r.ctx); err != nil {
 					r.fail(r.plan.Nodes[i], err)
 				}
