@@ -16,8 +16,8 @@ import (
 // and the reserve receives when the node does not: until its first wait, after its end, and when it
 // has been busy for a while.
 type reception struct {
-	res    *rocl.Resource
-	handle func(*rocl.Message)
+	m   *remote
+	res *rocl.Resource
 
 	turn      sync.Mutex // held by the goroutine that receives
 	waits     atomic.Uint64
@@ -27,6 +27,8 @@ type reception struct {
 	left      chan struct{}
 	isOver    atomic.Bool // the node has ended
 }
+
+func newReception(m *remote) *reception { return &reception{m: m, left: make(chan struct{}, 1)} }
 
 // busyFor is the time after which the reserve receives for a node that does not: one to two of it.
 const busyFor = time.Millisecond
@@ -48,7 +50,7 @@ func (p *reception) wait(ctx context.Context, ready func() bool) error {
 		if err != nil {
 			return err
 		}
-		p.handle(msg)
+		p.m.handle(p, msg)
 		msg.Release()
 	}
 	return nil
@@ -105,7 +107,7 @@ func (p *reception) standIn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.handle(msg)
+		p.m.handle(p, msg)
 		msg.Release()
 	}
 	if own.Err() == nil {

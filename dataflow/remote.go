@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,21 +23,23 @@ import (
 // The kinds of messages. The tag of a message is its kind, and above it the index of the edge. All
 // messages of an edge go from one resource to another, so they keep their order.
 const (
-	kindHello  = 1 + iota // the sender is ready: its window in 8 bytes, and 1 if it asks for exact credit
-	kindOne               // an item
-	kindMany              // items
-	kindEnd               // number of items in 8 bytes
-	kindCredit            // number of items that the consumer has taken, in 8 bytes
-	kindClosed            // the consumer has ended
-	kindFailed            // the run has failed: group, stage and cause, each behind its length in 4 bytes
-	kindGone              // of a monitor
+	kindStatus = iota // a call that asks for the Status of the group
+	kindHello         // the sender is ready: its window in 8 bytes, and 1 if it asks for exact credit
+	kindOne           // an item
+	kindMany          // items
+	kindEnd           // number of items in 8 bytes
+	kindCredit        // number of items that the consumer has taken, in 8 bytes
+	kindClosed        // the consumer has ended
+	kindFailed        // the run has failed: group, stage and cause, each behind its length in 4 bytes
+	kindGone          // of a monitor
 )
 
 const (
 	defaultWait  = 30 * time.Second
 	defaultGrace = 5 * time.Second
 	// telling is how long a group that has failed tells others, also those that have yet to start.
-	telling = 2 * time.Second
+	telling      = 2 * time.Second
+	resourceType = "dataflow"
 	// wholeGroup is the attribute "node" of the resource that stands for a group. Its attribute
 	// "state" is stateReady when the resources of the nodes are registered.
 	wholeGroup = "all"
@@ -102,7 +105,7 @@ func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
 	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
 	m.edges[e.Index] = x
 	if m.nodes[me] == nil {
-		m.nodes[me] = &reception{handle: m.handle, left: make(chan struct{}, 1)}
+		m.nodes[me] = newReception(m)
 	}
 	return x
 }
@@ -114,9 +117,20 @@ func (m *remote) start() (err error) {
 	if m.whole, err = m.c.Register(m.r.ctx, a, rocl.Unique("type", "graph", "run", "group", "node")); err != nil {
 		return fmt.Errorf("group %s of run %q: %w", m.r.group, m.r.cfg.Run, err)
 	}
-	for n, at := range m.nodes {
+	if len(m.nodes) == 0 { // the group has no edge to another: somebody answers for it
+		m.nodes[m.r.plan.Nodes[slices.IndexFunc(m.r.plan.Nodes, m.r.isMine)]] = newReception(m)
+	}
+	status := "json" // the first one answers for the group
+	for _, n := range m.r.plan.Nodes {
+		at := m.nodes[n]
+		if at == nil {
+			continue
+		}
 		a := m.attributes(n.Group)
 		a["node"], a["hash"], a["of"] = strconv.Itoa(n.Index), m.hash, m.whole.ID().String()
+		if status != "" {
+			a["status"], status = status, ""
+		}
 		if at.res, err = m.c.Register(m.r.ctx, a); err != nil {
 			return err
 		}
@@ -150,7 +164,7 @@ func (m *remote) start() (err error) {
 
 // attributes returns what the resources of a group have in common.
 func (m *remote) attributes(group string) rocl.Attrs {
-	return rocl.Attrs{"type": "dataflow", "graph": m.r.plan.Name, "run": m.r.cfg.Run, "group": group}
+	return rocl.Attrs{"type": resourceType, "graph": m.r.plan.Name, "run": m.r.cfg.Run, "group": group}
 }
 
 // meet waits for another group, and for the peers of the edges to it.
@@ -170,7 +184,7 @@ func (m *remote) meet(group string, xs []*remoteEdge) error {
 		return fmt.Errorf("%w: group %s has %s, group %s has %s", ErrHash, m.r.group, m.hash, group, hash)
 	}
 	nodes := map[string]rocl.GID{}
-	for f, err := range m.c.FindAll(wait, rocl.Attrs{"type": "dataflow", "of": found[0].ID.String()}) {
+	for f, err := range m.c.FindAll(wait, rocl.Attrs{"type": resourceType, "of": found[0].ID.String()}) {
 		if err != nil {
 			return err
 		}
@@ -286,8 +300,12 @@ func (m *remote) ended(n *plan.Node) {
 }
 
 // handle does what a message says. A message comes from another process and may be anything.
-func (m *remote) handle(msg *rocl.Message) {
+func (m *remote) handle(at *reception, msg *rocl.Message) {
 	kind, index := msg.Tag()&0xff, msg.Tag()>>8
+	if kind == kindStatus {
+		m.replyStatus(at, msg)
+		return
+	}
 	if kind == kindFailed {
 		m.r.failWith(decodeFailure(m.r.plan.Name, msg.Bytes()))
 		return

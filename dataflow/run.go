@@ -125,14 +125,7 @@ func (r *run) wait() error {
 	defer r.forget()
 	defer r.cancel()
 	if r.remote != nil {
-		err := r.remote.start()
-		if err == nil {
-			var stop func()
-			if stop, err = r.serveStatus(); err == nil {
-				defer stop()
-			}
-		}
-		if err != nil {
+		if err := r.remote.start(); err != nil {
 			r.fail(nil, err)
 			r.remote.stop()
 			return r.failure()

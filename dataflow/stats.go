@@ -201,10 +201,10 @@ func (r *run) logStats(l *slog.Logger, every time.Duration) (stop func()) {
 	}
 }
 
-// StatusType is the attribute "type" of the resource by which each group of a run tells its
-// figures. Its other attributes are "graph", "run" and "group". The reply to any call is a
-// [Status] in JSON.
-const StatusType = "dataflow-status"
+// StatusMatch returns the attributes of the resources by which the groups of runs tell their
+// figures. Their other attributes are "graph", "run" and "group". The reply to a call with tag 0 is
+// a [Status] in JSON.
+func StatusMatch() rocl.Match { return rocl.Match{"type": resourceType, "status": "json"} }
 
 // A Status is what one group of a run tells.
 type Status struct {
@@ -214,24 +214,8 @@ type Status struct {
 	Edges []EdgeStats `json:"edges"`
 }
 
-// serveStatus answers questions for the figures until stop is called.
-func (r *run) serveStatus() (stop func(), err error) {
-	res, err := r.remote.c.Register(r.ctx, rocl.Attrs{"type": StatusType, "graph": r.plan.Name, "run": r.cfg.Run, "group": r.group})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = res.Handle(ctx, func(m *rocl.Message) {
-			b, _ := json.Marshal(Status{r.plan.Name, r.cfg.Run, r.group, r.stats()}) // cannot fail
-			_ = res.ReplyBytes(ctx, m, b)                                            // the caller may be gone
-		})
-	}()
-	return func() {
-		cancel()
-		<-done
-		_ = res.Close()
-	}, nil
+// replyStatus answers a question for the figures.
+func (m *remote) replyStatus(at *reception, question *rocl.Message) {
+	b, _ := json.Marshal(Status{m.r.plan.Name, m.r.cfg.Run, m.r.group, m.r.stats()}) // cannot fail
+	_ = at.res.ReplyBytes(m.ctx, question, b)                                        // the caller may be gone
 }

@@ -76,8 +76,13 @@ func TestStatus(t *testing.T) {
 	}
 	c := cluster.Open(0)
 	me := try.Get(c.Register(t.Context(), nil))(t)
+	match := func(group string) rocl.Match {
+		m := StatusMatch()
+		m["graph"], m["run"], m["group"] = "status", "r7", group
+		return m
+	}
 	ask := func(group string) (s Status) {
-		found := try.Get(c.Await(t.Context(), rocl.Match{"type": StatusType, "graph": "status", "run": "r7", "group": group}, 1))(t)
+		found := try.Get(c.Await(t.Context(), match(group), 1))(t)
 		m := try.Get(me.CallBytes(t.Context(), found[0].ID, 0, nil))(t)
 		defer m.Release()
 		try.OK(t, json.Unmarshal(m.Bytes(), &s))

@@ -91,7 +91,7 @@ var errNoRun = errors.New("no graph runs in groups, or it has ended")
 func lookAt(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, most time.Duration) (runs, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	match := rocl.Match{"type": dataflow.StatusType}
+	match := dataflow.StatusMatch()
 	if run != "" {
 		match["run"] = run
 	}
