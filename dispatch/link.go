@@ -250,7 +250,6 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
-	// Cause: a connection broke; the link makes another one.
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.updateBackoffLocked(c)
 	l.outage = outage{since: time.Now(), reason: withoutTimers(fmt.Errorf("connection over %s to %s lost: %w", c.Transport(), c.Remote(), err))}
