@@ -174,8 +174,7 @@ func (b broken) Append(p []byte, v int) ([]byte, error) {
 
 func (b broken) Decode([]byte) (int, error) { return 0, b.fails }
 
-// Promise (Buffers): `SendValue` waits for memory until its `ctx` ends, and holds none when it
-// fails. See also TestNoValue.
+// SendValue waits for memory until its ctx ends, and holds none when it fails.
 func TestValueWaitsForMemory(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0, rocl.WithMemory(1<<20))
 	r := newResource(t, c, nil)

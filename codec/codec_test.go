@@ -247,7 +247,8 @@ func refused[T any](t *testing.T, what string, p []byte) {
 // The same number of bytes does not make the same type.
 //
 // Promise (Buffers): A payload that is no value of the type is an error that matches `ErrValue`,
-// never a panic. A value that cannot be sent whole is refused. See also TestNoValue.
+// never a panic. A value that cannot be sent whole is refused, and takes no memory. See also
+// TestNoValue, TestValueWaitsForMemory.
 func TestWrongType(t *testing.T) {
 	refused[float64](t, "int64", wire(t, int64(1)))
 	refused[int32](t, "uint32", wire(t, uint32(1)))

@@ -180,12 +180,10 @@ func (c *Client) keepJoined(lc *registrationConn) {
 		if closed := c.lost(lc); closed {
 			return
 		}
-		// Cause: the serving process has ended; `joined again` follows.
 		c.log.Info("directory: server lost")
 		if lc = c.rejoin(); lc == nil {
 			return
 		}
-		// Cause: the context uses the next server.
 		c.log.Info("directory: joined again")
 	}
 }

@@ -62,7 +62,6 @@ func (o *ownServer) serve(ctx context.Context) error {
 	}
 	o.server = s
 	o.serving.Store(s)
-	// Cause: this process serves from now on.
 	o.log.Info("directory: serving the node", "socket", o.path, "epoch", s.id.Epoch)
 	return nil
 }

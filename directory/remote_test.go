@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -96,4 +99,24 @@ func withRemote(r Remote) Option {
 		s.Attach(r)
 		return func(bool) {}, nil
 	})
+}
+
+// A watch that has ended is forgotten: the next Remote is not asked to watch for it.
+func TestEndedWatchIsForgotten(t *testing.T) {
+	s, c := in(t, nil)
+	var goesOn atomic.Int64 // watches that the next Remote begins
+	begin := func() (stop func()) {
+		next, stop := iter.Pull2(c.Watch(t.Context(), list(t, resource.Match{"type": "lamp"})))
+		event, err, _ := next()
+		try.OK(t, err)
+		try.Equal(t, event.Kind, Synced)
+		return stop
+	}
+	defer begin()()
+	begin()()
+	eventually.True(t, "the end of one watch", func() bool { return s.db.Stats().Watches == 1 })
+	next := nothing()
+	next.watch = func() { goesOn.Add(1) }
+	s.Attach(next)
+	try.Equal(t, goesOn.Load(), 1, "watches begun again")
 }

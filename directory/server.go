@@ -175,7 +175,6 @@ func (s *Server) serveConn(nc net.Conn, serve func(*wire.Conn) error) {
 	}()
 	err := serve(wire.NewConn(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
-		// Cause: a client was cut: `err` says why.
 		s.often.Info("", "directory: connection ended", "err", err)
 	}
 }

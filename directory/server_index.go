@@ -75,7 +75,6 @@ func (s *Server) indexFile() (fd, size int, err error) {
 		if fd, size, err = s.db.IndexFile(); err == nil {
 			return fd, size, nil
 		}
-		// Cause: the index was full, or mostly empty.
 		s.log.Info("directory: making the index anew", "because", err)
 		x.ours = false
 	}

@@ -93,7 +93,6 @@ func (s *Server) serveYield(c *wire.Conn) error {
 	if refused {
 		return c.SendError(0, ErrInUse)
 	}
-	// Cause: a daemon takes over from this program.
 	s.log.Info("directory: giving way to a daemon")
 	err := s.node.HandOver(func(lock int) error { return c.SendDescriptor(0, 0, lock) })
 	go s.Close()

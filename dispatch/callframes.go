@@ -94,7 +94,7 @@ func (l *link) unanswered(in *inflow, src uint32, number uint64, why byte) {
 		return
 	}
 	l.putLocked(wire.TypeNoReply, in.dst, src, number, why)
-	if l.s.Pending() > mostPending {
+	if l.s.Pending() > l.mostPending {
 		l.attendLocked()
 	}
 	l.postLocked()

@@ -744,9 +744,10 @@ func TestUnreadEnds(t *testing.T) {
 	d := newWorld().node(t, 3, tcp.New())
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
+	l.mostPending = 1000
 	in := &inflow{from: l, l: l, dst: 1}
 	l.mu.Lock()
-	for range mostPending {
+	for range l.mostPending {
 		l.putLocked(wire.TypeNoReply, 1, 5, 1, wire.WhyReleased)
 	}
 	l.mu.Unlock()

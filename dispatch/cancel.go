@@ -92,7 +92,7 @@ func (e *call) tellCancelled(number uint64, cause error) {
 		return
 	}
 	l.putLocked(wire.TypeCancel, f.dst, e.m.serial, c.number, c.why)
-	if l.s.Pending() > mostPending {
+	if l.s.Pending() > l.mostPending {
 		l.attendLocked()
 	}
 	if l.conn == nil { // it is written with the request

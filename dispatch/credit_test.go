@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
@@ -512,6 +513,7 @@ func TestArrivalGrants(t *testing.T) {
 				t.Fatal(err)
 			}
 			eventually.True(t, "credit of the second sender", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return ins[1].granted >= charge(size) })
+			eventually.True(t, "a dial, to tell that credit", func() bool { l := ins[1].l; l.mu.Lock(); defer l.mu.Unlock(); return l.life.State() == life.Dialling })
 			end()
 			if err := <-received; !errors.Is(err, context.Canceled) {
 				t.Error(err)

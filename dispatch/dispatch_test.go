@@ -210,8 +210,9 @@ func TestPingPong(t *testing.T) {
 
 // Many senders, several mailboxes, all sizes: every message arrives once and in order.
 //
-// Promise (Delivery): Messages from one resource to another arrive in the order in which they were
-// sent, whatever their size. See also TestMoves.
+// Promise (Delivery): Messages from one resource to another arrive once and in the order in which
+// they were sent, whatever their size, also within a process. See also TestMoves,
+// TestLocalMessages.
 func TestOrderAndCompleteness(t *testing.T) {
 	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 		a, b := w.node(t, 1, tr), w.node(t, 2, tr)

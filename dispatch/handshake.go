@@ -442,7 +442,6 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	if name := c.Transport(); name != l.transport {
 		if l.transport != "" {
 			l.traffic.moved++
-			// Cause: a link moved to another transport.
 			l.d.log.Info("dispatch: change of route", "peer", l.peer, "from", l.transport, "to", name)
 		}
 		l.transport = name

@@ -143,7 +143,7 @@ func (l *link) workOnSending() error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: %d answers are not acknowledged", ErrProtocol, l.answers)
 	}
-	if n := l.s.Pending(); n > mostPending {
+	if n := l.s.Pending(); n > l.mostPending {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: %d frames are not acknowledged", ErrProtocol, n)
 	}

@@ -38,8 +38,9 @@ type link struct {
 	key  linkKey
 
 	inbound
-	pen       atomic.Uint32
-	needsLock atomic.Bool // the next frames that arrive take mu, see attend
+	pen         atomic.Uint32
+	needsLock   atomic.Bool // the next frames that arrive take mu, see attend
+	mostPending int         // the constant, or less in tests
 
 	mu          lock.Mutex[levelLink]
 	s           session.Session
@@ -80,7 +81,7 @@ type link struct {
 
 // newLink returns a link that has no connection yet.
 func newLink(d *Dispatcher, key linkKey) *link {
-	l := &link{d: d, peer: key.peer, key: key, flows: map[uint32]*Flow{}}
+	l := &link{d: d, peer: key.peer, key: key, mostPending: mostPending, flows: map[uint32]*Flow{}}
 	l.life = life.New(random64(), key.peer)
 	l.inflows = map[uint32]*inflow{}
 	l.unwritten.L = &l.mu
@@ -100,7 +101,7 @@ func (l *link) needsAttentionLocked() bool {
 		l.empty.First() != nil || // Close waits for all acknowledgements
 		l.s.HasQueued() || // an acknowledgement lets messages in lines be numbered
 		l.s.HasLarge() || // an acknowledgement gives memory back
-		l.s.Pending() > mostPending || // the peer may owe so many acknowledgements that the link ends
+		l.s.Pending() > l.mostPending || // the peer may owe so many acknowledgements that the link ends
 		len(l.closedIn) > 0 || // accounts of closed mailboxes are to be dropped
 		l.life.State() == life.Idle // a better route is tried again when frames travel
 }
@@ -250,7 +251,6 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	if l.conn != c {
 		return
 	}
-	// Cause: a connection broke; the link makes another one.
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.updateBackoffLocked(c)
 	l.outage = outage{since: time.Now(), reason: withoutTimers(fmt.Errorf("connection over %s to %s lost: %w", c.Transport(), c.Remote(), err))}

@@ -27,9 +27,6 @@ func numbered(n int) []byte {
 
 // Messages within the process arrive once and in order, from several senders at a time, with and
 // without a receiver that waits, and however they are received.
-//
-// Promise (Delivery): Messages of one resource to another arrive once and in order, also within a
-// process.
 func TestLocalMessages(t *testing.T) {
 	const senders, messages, receivers = 5, 3000, 2
 	for _, limit := range []int{0, FirstCredit} {

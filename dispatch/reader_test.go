@@ -86,8 +86,9 @@ func (f writeFunc) Write(p []byte) (int, error) { return f(p) }
 // BufferWait waits for memory for as long as its context lasts. It does not wait for memory that
 // can never be given.
 //
-// Promise (Buffers): `BufferWait`, `SendBytes` and `CallBytes` wait for memory until their `ctx`
-// ends. While one buffer gets memory, other calls get theirs. See also TestCommitInSteps.
+// Promise (Buffers): `BufferWait`, `SendBytes`, `CallBytes` and `SendValue` wait for memory until
+// their `ctx` ends. While one buffer gets memory, other calls get theirs. See also
+// TestValueWaitsForMemory, TestCommitInSteps.
 func TestBufferWait(t *testing.T) {
 	ctx := soon(t)
 	w := newWorld()

@@ -267,9 +267,8 @@ func TestRaceToServe(t *testing.T) {
 	try.Equal(t, len(seen), len(cs), "identifiers are not unique: %v", ids)
 }
 
-// A process of another user is refused, whatever the mode of the socket file is.
-//
-// Promise (Directory): Processes of other users are refused.
+// Promise (Directory): A process of another user is refused, whatever the mode of the socket is.
+// Its error matches `fs.ErrPermission` and names both users. See also TestRefusedUser.
 func TestOtherUserRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")

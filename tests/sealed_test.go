@@ -292,9 +292,6 @@ func undelivered(t *testing.T, to *lib.Resource, reports chan error) {
 // Contexts of two nodes of a cluster with a key do not link in the clear, whatever addresses a
 // context claims and whichever side begins. No context is allowed to listen in the clear for other
 // nodes.
-//
-// Promise (Keys): In a cluster with a key, contexts of different nodes never link in the clear. See
-// also context: TestPlaces.
 func TestNoDowngrade(t *testing.T) {
 	ctx := eventually.Context(t)
 	key := filepath.Join(t.TempDir(), "key")

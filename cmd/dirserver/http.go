@@ -283,7 +283,6 @@ func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 			w.log.Error("metrics and health are no longer served", "err", err)
 		}
 	})
-	// Cause: `--http` is served.
 	w.log.Info("serving metrics and health", "http", ln.Addr().String())
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)

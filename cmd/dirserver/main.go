@@ -209,7 +209,6 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 			srv.Close()
 			return err
 		}
-		// Cause: the daemon is ready.
 		log.Info("serving", "url", at+"?node="+s.socket.value+".node")
 	}
 	endPod := func() {}
@@ -218,7 +217,6 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		defer endPod()
 	}
 	w.serving.Store(true)
-	// Cause: the daemon is ready.
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
 	var beat <-chan time.Time
@@ -246,7 +244,6 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	}
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
-	// Cause: a signal came.
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
 	endPod() // while the directory still serves
 	return srv.Close()
@@ -255,7 +252,6 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 // rekey reads the cluster's keys again, and logs the result.
 func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	if file == "" {
-		// Cause: SIGHUP came.
 		log.Info("keys not read again: there is no --key-file", "changed", false)
 		return
 	}
@@ -263,7 +259,6 @@ func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 		// Cause: SIGHUP came; `err` says why. Remedy: correct the key file.
 		log.Error("keys not changed: the file cannot be used", "changed", false, "err", err)
 	} else {
-		// Cause: SIGHUP came.
 		log.Info("keys read again", "changed", true, "file", file, "keys", n)
 	}
 }

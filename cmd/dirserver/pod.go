@@ -24,7 +24,6 @@ func servePod(vm, socket string, log *slog.Logger) (end func()) {
 			tpvm.WithVM(vm), tpvm.WithLauncher(tpvm.LauncherDirserver), tpvm.WithLogger(log), tpvm.WithEnv("ROCL_SOCKET="+socket),
 			tpvm.WithRocl(rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLogger(log)),
 			tpvm.WithReady(func(id tpvm.TID) {
-				// Cause: `--tpvm` is in effect.
 				log.Info("tasks can start programs here", "tpvm", vm, "pod", id.String(), "uid", os.Getuid())
 				if os.Getuid() == 0 {
 					// Cause: `--tpvm` as root. Remedy: run the daemon as another user.

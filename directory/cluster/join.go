@@ -433,7 +433,6 @@ func (j *joiner) settleRefusalsLocked(now time.Time) {
 		j.log.Warn("cluster: members refuse this node", "members", n, "addrs", addrs, "err", j.refusals[netip.MustParseAddrPort(addrs[0])].err)
 	case n == 0 && j.warned:
 		j.warned = false
-		// Cause: the refusal is over.
 		j.log.Info("cluster: no member refuses this node any more")
 	}
 }

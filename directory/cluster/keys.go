@@ -136,7 +136,6 @@ func (m *Membership) keepKeys(life context.Context) {
 				used, logged = now, ""
 			}
 			if changed {
-				// Cause: the key file's new keys are in use.
 				m.log.Info("cluster: the keys have changed", "keys", n)
 			}
 		}

@@ -95,7 +95,8 @@ func (e *ear) soFar() (frames int, heard map[string]int) {
 // messages are in the clear, which shows that the ear hears. The traffic of directories is sealed
 // even then, but with a key that anyone can compute.
 //
-// Promise (Keys): With a key, nothing between nodes is on the wire in the clear.
+// Promise (Keys): With a key, nothing between nodes is on the wire in the clear. See also
+// TestNoDowngrade, context: TestPlaces.
 func TestNothingInTheClear(t *testing.T) {
 	const name, value, large, question, message = "name-of-an-attribute", "value-of-a-resource", "value-that-is-large", "what-nobody-has", "what-a-message-says"
 	words := []string{name, value, large, question, message}

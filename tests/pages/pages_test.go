@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The pages are what the command writes. Each error of package rocl is explained, and each line
-// that is logged for operators at level info or above.
+// that is logged for operators at level warn or error.
 func TestPages(t *testing.T) {
 	const root = "../.."
 	made := try.Get(pages(root))(t)

@@ -129,7 +129,7 @@ func show(all []trouble) string {
 				fmt.Fprintf(&b, "### `%s`\n\n", t.text)
 			}
 		}
-		if first.sign != "" {
+		if first.sign != "" && !slices.Contains(levels, first.sign) { // a log line has its level
 			body = fmt.Sprintf("`%s`. %s", first.sign, body)
 		}
 		b.WriteString(wrap(body, 100) + "\n\n")
@@ -139,7 +139,7 @@ func show(all []trouble) string {
 }
 
 // troubles returns the explained messages of a file. It adds the lines to logged that are logged at
-// level info or above without an explanation, unless they are for no operator.
+// level warn or error without an explanation, unless they are for no operator.
 func troubles(f *tree.File, logged map[string]string) (all []trouble, err error) {
 	explained := map[token.Pos]*ast.CommentGroup{} // by the message
 	var texts []*ast.BasicLit
@@ -173,7 +173,7 @@ func troubles(f *tree.File, logged map[string]string) (all []trouble, err error)
 			if c := explained[lit.Pos()]; c != nil {
 				delete(explained, lit.Pos())
 				all = append(all, troubleOf(f, c, lit, cmp.Or(sign, declared(name), wrapped(n))))
-			} else if sign != "" && !slices.ContainsFunc(quiet, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") }) {
+			} else if sign != "" && sign != "info" && !slices.ContainsFunc(quiet, func(dir string) bool { return strings.HasPrefix(f.Path, dir+"/") }) {
 				logged[textOf(lit)] = f.At(lit.Pos())
 			}
 		}

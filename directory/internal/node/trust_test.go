@@ -279,9 +279,6 @@ func TestFalseTCPServers(t *testing.T) {
 }
 
 // A process of another user is told that it has no permission, and whose the directory is.
-//
-// Promise (Commands): A process of another user gets an error that matches `fs.ErrPermission` and
-// names both users.
 func TestRefusedUser(t *testing.T) {
 	path := sock(t)
 	serve(t, path, false)

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/search"
-	"github.com/rocl-go/rocl/resource"
 )
 
 //go:embed scaling.md
@@ -39,28 +38,19 @@ func (f *Figures) Document() ([]byte, error) {
 			}
 			return a + " / " + b
 		},
-		"ms":     millis,
-		"n":      thousands,
-		"kib":    func(b float64) string { return strconv.FormatFloat(b/1024, 'f', 2, 64) },
-		"kibOf":  func(b float64) float64 { return b / 1024 },
-		"mib":    func(b int) string { return strconv.FormatFloat(float64(b)/(1<<20), 'f', 1, 64) },
-		"one":    func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) },
-		"busy":   func(searches float64) float64 { return 100 * 4 * searches * Work.Seconds() },
-		"times":  func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
-		"share":  func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
-		"limits": func() []int { return []int{16, 32, 64, 96, 128, 192, 256, 512} },
-		"regret": func(most int) string { return strconv.FormatFloat(Regret(most), 'f', 2, 64) },
-		"met": func(is, most float64) string {
-			if is <= most {
-				return "yes"
-			}
-			return "no"
-		},
+		"ms":      millis,
+		"n":       thousands,
+		"kib":     func(b float64) string { return strconv.FormatFloat(b/1024, 'f', 2, 64) },
+		"kibOf":   func(b float64) float64 { return b / 1024 },
+		"mib":     func(b int) string { return strconv.FormatFloat(float64(b)/(1<<20), 'f', 1, 64) },
+		"one":     func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) },
+		"busy":    func(searches float64) float64 { return 100 * 4 * searches * Work.Seconds() },
+		"times":   func(a, b Cost) string { return thousands(math.Round(a.Messages / b.Messages)) },
+		"share":   func(c Cost) string { return fmt.Sprintf("%.0f %%", 100*float64(c.Definite)/float64(c.Searches)) },
+		"limits":  func() []int { return []int{16, 32, 64, 96, 128, 192, 256, 512} },
+		"regret":  func(most int) string { return strconv.FormatFloat(Regret(most), 'f', 2, 64) },
 		"seconds": time.Duration.Seconds,
 		"micros":  time.Duration.Microseconds,
-		"millis":  func(c Cost) float64 { return float64(c.P99) / 1e6 },
-		"most":    func(c Cost) float64 { return float64(c.Most) },
-		"held":    func(u Upkeep) float64 { return float64(u.Held) },
 		"each":    func(n int) int { return Resources / n },
 		"unknown": func() string {
 			n := 0
@@ -76,15 +66,9 @@ func (f *Figures) Document() ([]byte, error) {
 		"const": func() map[string]any {
 			return map[string]any{
 				"Resources": Resources, "Hop": Hop, "Work": Work, "Queue": Queue,
-				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Spread": Spread, "Holders": holders,
+				"Patience": search.DefaultHop, "Tries": search.DefaultTries, "Heads": Heads, "Holders": holders,
 				"MostBroadcast": search.MostBroadcast, "MostUnicast": search.MostUnicast,
 			}
-		},
-		"filter": func(resources, members int) int {
-			l := 0
-			h := newHolder(0, resources, members)
-			h.summary.Spread([]resource.NodeID{2}, 1, func(_ resource.NodeID, m []byte) { l = len(m) })
-			return l
 		},
 	}).Parse(text)
 	if err != nil {
