@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"reflect"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -39,7 +38,7 @@ type outbox[T any] struct {
 
 	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
 	isLocked   bool // batches can have more than one item, and the timer lets them leave
-	mu         sync.Mutex
+	mu         mutex
 	state      sched.Outputs // of the forward channels
 	one        [1]T          // the batch of one item
 	timer      *time.Timer   // lets batches leave
@@ -89,7 +88,7 @@ func (c *credit) close() {
 }
 
 func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
-	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1)}
+	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1), mu: newMutex()}
 	s := r.sending(n)
 	o.limits, o.key, o.items = s.batch, nil, s.items
 	if k, ok := s.key.(func(T) uint64); ok {

@@ -3,6 +3,7 @@
 package dataflow
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,6 +213,11 @@ func Farm[I, O any](n int, worker func(i int) Part[I, O], o ...Option) Part[I, O
 		}
 	}
 	b := compose(plan.Farm, 0, o, parts...)
+	for _, p := range b.Parts {
+		if p.Kind == plan.Leaf {
+			p.Name = cmp.Or(p.Name, b.Name)
+		}
+	}
 	if n < 1 {
 		b.errs = append(b.errs, fmt.Errorf("%w: a farm of %d workers", ErrGraph, n))
 	}

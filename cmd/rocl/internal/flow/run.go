@@ -38,6 +38,10 @@ type launcher struct {
 	errOut io.Writer
 }
 
+// grace is how long the other groups may go on after the first failure. Within this time they tell
+// each other its cause, and end by themselves.
+const grace = 5 * time.Second
+
 // errLimit is the cause of the end if the run takes too long.
 var errLimit = errors.New("the time limit was reached")
 
@@ -120,8 +124,15 @@ func (l *launcher) print(w io.Writer) error {
 	return nil
 }
 
+// end ends all groups. It does not wait.
+func (l *launcher) end() {
+	for _, g := range l.groups {
+		g.end()
+	}
+}
+
 // wait starts the groups and waits until all have ended. It returns the failures in their order.
-// The first failure and the end of ctx end the other groups.
+// The end of ctx ends the groups, and so does the first failure after the grace.
 func (l *launcher) wait(ctx context.Context) (failures []*failure) {
 	running := 0
 	for _, g := range l.groups {
@@ -131,23 +142,25 @@ func (l *launcher) wait(ctx context.Context) (failures []*failure) {
 		}
 		running++
 	}
-	isEnding := false
-	done := ctx.Done()
+	done, late := ctx.Done(), (<-chan time.Time)(nil)
+	if len(failures) > 0 && !l.keepGoing {
+		l.end() // the others would wait for a group that does not start
+	}
 	for running > 0 {
-		if !isEnding && (done == nil || len(failures) > 0 && !l.keepGoing) {
-			isEnding = true
-			for _, g := range l.groups {
-				g.end()
-			}
-		}
 		select {
 		case f := <-l.ended:
 			running--
-			if f != nil {
-				failures = append(failures, f)
+			if f == nil {
+				continue
 			}
+			if failures = append(failures, f); len(failures) == 1 && !l.keepGoing {
+				late = time.After(grace)
+			}
+		case <-late:
+			l.end()
 		case <-done:
 			done = nil
+			l.end()
 		}
 	}
 	return failures

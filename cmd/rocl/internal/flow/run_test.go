@@ -17,11 +17,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/sshd"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
@@ -66,6 +68,9 @@ func build(args []string) (*dataflow.Graph, error) {
 		}
 		return out.Send(ctx, in.Value)
 	}), dataflow.Name("stage"))
+	if args[0] == "late" {
+		mid = dataflow.Pipeline(mid, dataflow.Do(dataflow.Func[int, int](endLate)))
+	}
 	sum, isFirst := 0, true
 	sink := dataflow.To(func(_ context.Context, in dataflow.Item[int]) error {
 		if isFirst {
@@ -84,9 +89,27 @@ func build(args []string) (*dataflow.Graph, error) {
 	return g, errors.Join(g.Group("a", src), g.Group("b", mid), g.Group("c", sink))
 }
 
+// isLate is closed when endLate waits for a failure.
+var isLate = make(chan struct{})
+
+// endLate is a stage that returns after the other groups have heard of a failure. Then SIGTERM kills
+// the process, as it kills a program that does not handle it.
+func endLate(ctx context.Context, in dataflow.Item[int], out dataflow.Out[int]) error {
+	if in.Value == 2000 { // so many that the stage before can come to its failure
+		close(isLate)
+		signal.Reset(syscall.SIGTERM)
+		<-ctx.Done()
+		time.Sleep(3 * time.Second) // the other groups wait for 2 s for this one, and end
+	}
+	return out.Send(ctx, in.Value)
+}
+
 // misbehave does what a test asks of the stage.
 func misbehave(ctx context.Context, how string) error {
 	switch how {
+	case "late":
+		<-isLate
+		fallthrough
 	case "fail":
 		return errors.New("the stage is broken")
 	case "panic":
@@ -237,10 +260,12 @@ func TestRunShows(t *testing.T) {
 	b.has(&b.err, `groups: no group has the name "d"`)
 }
 
-// Promise (Dataflow): The first group that fails ends the others, and is shown last.
+// Promise (Dataflow): The first group that fails ends the others, and is shown last, also if others
+// have heard of the failure and end before.
 func TestRunFails(t *testing.T) {
 	for _, c := range []struct{ how, last, says string }{
 		{"fail", `rocl: group "b" failed: exit code 1`, "group b: stage stage: the stage is broken"},
+		{"late", `rocl: group "b" failed: exit code 1`, "group b: stage stage: the stage is broken"},
 		{"panic", `rocl: group "b" failed: exit code 1`, "a stage in panic"},
 		{"exit", `rocl: group "b" failed: exit code 7`, "[b] pid "},
 		{"killed", `rocl: group "b" failed: signal 9: killed`, "[b] pid "},
@@ -260,8 +285,8 @@ func TestRunKeepGoing(t *testing.T) {
 	b := newBench(t)
 	try.Equal(t, b.flow(t.Context(), "-V --keep-going", "killed"), 1)
 	b.lastLine(`rocl: group "b" failed: signal 9: killed`)
-	b.has(&b.err, "[a] flow.test: dataflow: run launched: group ")
-	b.has(&b.err, "[c] flow.test: dataflow: run launched: group ")
+	b.has(&b.err, "[a] flow.test: dataflow: run launched: group b")
+	b.has(&b.err, "[c] flow.test: dataflow: run launched: group b")
 	b.checkNoneLeft(3)
 }
 
@@ -281,15 +306,21 @@ func TestRunLimit(t *testing.T) {
 func TestRunInterrupted(t *testing.T) {
 	for _, how := range []string{"block", "deaf"} {
 		t.Run(how, func(t *testing.T) {
-			b := newBench(t)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			stop := b.whenStarted(cancel)
-			defer stop()
-			try.Equal(t, b.flow(ctx, "-V", how), 130)
-			b.checkNoneLeft(2)
+			newBench(t).interrupt("-V", how)
 		})
 	}
+}
+
+// interrupt runs rocl flow run, interrupts it when the stage runs, and checks that no process is left.
+func (b *bench) interrupt(flags, how string) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	b.out.buf.Reset()
+	stop := b.whenStarted(cancel)
+	defer stop()
+	try.Equal(b, b.flow(ctx, flags, how), 130)
+	b.checkNoneLeft(2)
 }
 
 // whenStarted calls f when the stage has printed its process number.
@@ -379,15 +410,27 @@ func TestRunOverSSH(t *testing.T) {
 	b.has(&b.out, "[c] the sum is 12497500\n")
 	b.checkNoneLeft(3)
 	for _, how := range []string{"block", "deaf"} {
-		ctx, cancel := context.WithCancel(t.Context())
-		b.out.buf.Reset()
-		stop := b.whenStarted(cancel)
-		try.Equal(t, b.flow(ctx, "-V", how), 130)
-		stop()
-		cancel()
-		b.checkNoneLeft(2)
+		b.interrupt("-V", how)
 	}
 	try.Equal(t, b.flow(t.Context(), "-V", "exit"), 1)
+	b.lastLine(`rocl: group "b" failed: exit code 7`)
+	b.checkNoneLeft(3)
+}
+
+// Promise (Dataflow): Over ssh, an interrupt ends all groups, also one that ignores SIGTERM, and
+// what they have started.
+func TestRunOverRealSSH(t *testing.T) {
+	b := newBench(t)
+	config := sshd.Run(t, map[string]string{"BE_PROGRAM": "flow", "ROCL_SOCKET": os.Getenv("ROCL_SOCKET")})
+	b.write("flow.json", `{"groups": [{"name": "a", "endpoint": "one:1"}, {"name": "b", "endpoint": "two:1"}, {"name": "c", "endpoint": "one:2"}]}`)
+	try.Equal(t, b.flow(t.Context(), "-V -F "+config, "ok"), 0, b.err.String())
+	b.has(&b.out, "[c] the sum is 12497500\n")
+	b.checkNoneLeft(3)
+	b.interrupt("-V -F "+config, "block")
+	if !testing.Short() {
+		b.interrupt("-V -F "+config, "deaf") // takes 5 s
+	}
+	try.Equal(t, b.flow(t.Context(), "-V -F "+config, "exit"), 1)
 	b.lastLine(`rocl: group "b" failed: exit code 7`)
 	b.checkNoneLeft(3)
 }
