@@ -196,14 +196,14 @@ func TestTraceFails(t *testing.T) {
 			v.Meta = map[string]string{}
 			err := next(ctx)
 			if v.Node == "K" {
-				seen = append(seen, fmt.Sprint(v.Graph, v.Run, v.Group, v.Node, v.IsSource, v.From, v.Back, err))
+				seen = append(seen, fmt.Sprintf("%+v %v", *v, err))
 			}
 			return err
 		}, 1)
 		fails := To(func(context.Context, Item[int]) error { return fmt.Errorf("broken") }, Name("K"))
 		g := try.Get(New("fails", Pipeline(count(10), fails)))(t)
 		try.Rejects(g.Run(t.Context(), follow))(t)
-		try.Equal(t, fmt.Sprint(seen), "[failsfailsKfalse0falsebroken]")
+		try.Equal(t, fmt.Sprint(seen), "[{Graph:fails Run:fails Group: Node:K IsSource:false From:0 Back:false Meta:map[]} broken]")
 	})
 }
 

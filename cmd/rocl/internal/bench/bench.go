@@ -40,6 +40,7 @@ type options struct {
 	inFlight                     int    // goroutines that call at the same time; 0 and 1: one
 	only                         string // the group of rows; "": all
 	full                         bool   // with clients of as much memory as in Mercury's paper
+	mailbox                      int    // as in config
 
 	opened func(*pair) // for tests: is called with each pair
 }

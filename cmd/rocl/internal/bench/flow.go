@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow"
+	"golang.org/x/sys/unix"
 )
 
 // The batches of the rows, and what is moved.
@@ -21,8 +22,8 @@ const (
 	flowBlock = 64 << 10 // bytes of a large one
 )
 
-// flowCases measure package dataflow: a pipe of three nodes within this process, and a source in
-// this process whose sink is in the peer.
+// flowCases measure package dataflow: a pipe of three nodes within this process, and graphs of two
+// groups, of which the peer runs one.
 var flowCases = []comparison{
 	{bench: "flow", name: "flow pipe batch=1", transport: "inproc", role: isAlone, what: "three goroutines with Go channels of 1,024", unit: "items/s", limits: []Limit{atLeast("ratio", 0.5, 0.9)}, bare: channelPipe, ours: flowPipe(1)},
 	{bench: "flow", name: "flow pipe batch=512", transport: "inproc", role: isAlone, what: "three goroutines with Go channels of 1,024", unit: "items/s", limits: []Limit{atLeast("ratio", 0.8, 1.5)}, bare: channelPipe, ours: flowPipe(flowBatch)},
@@ -32,6 +33,10 @@ var flowCases = []comparison{
 	{bench: "flow", name: "flow batch=512", transport: "tcp", set: flowSmall, what: "a bare buffered Go loop", unit: "items/s", limits: []Limit{atLeast("rate", 8e6, 20e6)}, bare: buffered("recv-fixed"), ours: flowItems(flowBatch)},
 	{bench: "flow", name: "flow blocks", when: apart, set: flowBlock64, what: "messages in buffers, as in bench bw", unit: "bytes/s", limits: []Limit{atLeast("ratio", 0.6, 0.9)}, bare: pours("recv-recv", nil), ours: flowBlocks},
 	{bench: "flow", name: "flow trip", when: apart, set: flowTrips, what: "a message there and back", unit: "µs", limits: []Limit{atMost("ratio", 3, 1.5), atMost("p99/p50", 5)}, bare: messages("echo"), ours: flowTrip},
+	{bench: "flow", name: "flow farm 10,20,30 ms", when: apart, set: flowWorks, what: "goroutines that take the items from a Go channel", unit: "ms", limits: []Limit{atMost("ratio", 1.1, 1.05)}, bare: channelFarm, ours: flowFarm, finish: note("60 items take at least 330 ms")},
+	{bench: "flow", name: "flow idle", when: apart, set: flowWaits, what: "the required 10, which is 0.01 processors", unit: "ms of processor time a second", limits: []Limit{atMost("p50", 10)}, run: flowIdle},
+	{bench: "flow", name: "flow batch=512 least mailbox", transport: "tcp", set: flowLeast, what: "a bare buffered Go loop", unit: "items/s", bare: buffered("recv-fixed"), ours: flowItems(flowBatch)},
+	{bench: "flow", name: "flow run", when: apart, set: flowEnds, what: "a find of the peer's resource", unit: "µs", bare: finds(rocl.Match{"bench": "peer"}), ours: flowExits, finish: note("topologies 7 and 26 to 28 of FastFlow, from the beginning of a run until both groups have ended")},
 }
 
 // apart reports whether the two sides are different processes.
@@ -40,6 +45,16 @@ func apart(o *options) bool { return o.transport != "inproc" }
 func flowSmall(o *options) { o.size = flowItem }
 
 func flowBlock64(o *options) { o.size, o.count = flowBlock, max(o.count/200, 1) }
+
+func flowWorks(o *options) { o.size, o.count, o.rounds = flowItem, min(o.count, 60), min(o.rounds, 3) }
+
+func flowWaits(o *options) {
+	o.size, o.count, o.rounds = flowItem, min(o.count, 1000), min(o.rounds, 3)
+}
+
+func flowLeast(o *options) { o.size, o.mailbox = flowItem, 1 }
+
+func flowEnds(o *options) { o.size, o.count = 0, max(o.count/100_000, 1) }
 
 func flowTrips(o *options) { o.size, o.count = flowItem, max(o.count/100, 1) }
 
@@ -106,14 +121,17 @@ func sourceOf[T any](n int, item func(i int) T, o ...dataflow.Option) dataflow.P
 			}
 		}
 		return nil
-	}, append(o, dataflow.Name("source"))...)
+	}, append([]dataflow.Option{dataflow.Name("source")}, o...)...)
 }
 
 // The graphs whose second group the peer runs, as numbers of the task "flow".
 const (
 	itemGraph = iota
 	blockGraph
-	tripGraph
+	idleGraph
+	tripGraph // the sink of this and of the next ones is not in the peer
+	farmGraph
+	exitGraphs
 )
 
 // A flow is a graph of two groups, which the parent and the peer build alike.
@@ -121,6 +139,8 @@ type flow struct {
 	kind, n, batch, run int
 	got                 atomic.Int64    // items at the sink
 	trips               []time.Duration // of a tripGraph
+	used                [2]usedUp       // of an idleGraph: before and after
+	answer              string          // of the peer
 }
 
 // numbers are the arguments of the task by which the peer builds the same flow; n comes first.
@@ -134,6 +154,10 @@ func (f *flow) graph() *dataflow.Graph {
 		return grouped(f, sourceOf(f.n, func(int) []byte { return b }, dataflow.Window(64)), sinkOf[[]byte](f))
 	case tripGraph:
 		return f.ring()
+	case farmGraph:
+		return f.farm()
+	case idleGraph:
+		return f.idle()
 	}
 	sends := []dataflow.Option{dataflow.Batch(f.batch, 0, 0)}
 	return grouped(f, sourceOf(f.n, func(i int) int64 { return int64(i) }, sends...), sinkOf[int64](f))
@@ -186,6 +210,10 @@ func (f *flow) ring() *dataflow.Graph {
 
 // runGroup runs one group of a flow.
 func (f *flow) runGroup(ctx context.Context, c *rocl.Context, group string) {
+	if f.kind == exitGraphs {
+		f.runExits(ctx, c, group)
+		return
+	}
 	check(f.graph().Run(ctx, dataflow.InGroup(c, group, dataflow.Config{Run: strconv.Itoa(f.run)})))
 }
 
@@ -199,18 +227,19 @@ func (p *pair) flowing(kind, batch int, took func(f *flow, t *times, run func())
 		took(f, t, func() {
 			p.begin(p.peer, "flow", f.numbers()...)
 			f.runGroup(p.ctx, p.c, "parent")
-			p.wait(p.peer)
+			f.answer = p.wait(p.peer)
 		})
 	}
 }
 
-// flow runs the peer's group.
-func (a *answerer) flow(n []int) {
+// flow runs the peer's group. It answers what the group has used while it was idle.
+func (a *answerer) flow(n []int) string {
 	f := &flow{n: n[0], kind: n[1], batch: n[2], run: n[3]}
 	f.runGroup(a.ctx, a.c, "peer")
-	if f.kind != tripGraph {
+	if f.kind < tripGraph {
 		checkFlow(int(f.got.Load()), f.n)
 	}
+	return f.used[1].since(f.used[0])
 }
 
 func flowItems(batch int) side {
@@ -231,5 +260,127 @@ func flowTrip(p *pair) loop {
 			next++
 			return f.trips[next]
 		})
+	})
+}
+
+// A worker of the farm takes flowWork for an item, the second one twice and the third three times
+// as long.
+const (
+	flowWork    = 10 * time.Millisecond
+	flowWorkers = 3
+)
+
+// farm makes a farm on demand whose workers are in the peer.
+func (f *flow) farm() *dataflow.Graph {
+	source, sink := sourceOf(f.n, func(i int) int64 { return int64(i) }), sinkOf[int64](f)
+	farm := dataflow.Farm(flowWorkers, func(i int) dataflow.Part[int64, int64] {
+		return dataflow.Do(dataflow.Func[int64, int64](func(ctx context.Context, in dataflow.Item[int64], out dataflow.Out[int64]) error {
+			time.Sleep(time.Duration(i+1) * flowWork) // the work
+			return out.Send(ctx, in.Value)
+		}))
+	}, dataflow.Policy(dataflow.OnDemand(1)))
+	g := must(dataflow.New("flow", dataflow.Pipeline3(source, farm, sink)))
+	check(errors.Join(g.Group("parent", source, sink), g.Group("peer", farm)))
+	return g
+}
+
+// channelFarm is a farm of goroutines that take the items from one Go channel. On an idle machine it
+// takes the ideal time: no worker waits while there is an item.
+func channelFarm(*pair) loop {
+	return func(n int, t *times) {
+		items := make(chan int, n)
+		for i := range n {
+			items <- i
+		}
+		close(items)
+		start := time.Now()
+		concurrently(flowWorkers, func(i int) {
+			for range items {
+				time.Sleep(time.Duration(i+1) * flowWork) // the work
+			}
+		})
+		t.each = append(t.each, milliseconds(time.Since(start)))
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+func flowFarm(p *pair) loop {
+	return p.flowing(farmGraph, 1, func(f *flow, t *times, run func()) {
+		start := time.Now()
+		run()
+		t.each = append(t.each, milliseconds(time.Since(start)))
+		checkFlow(int(f.got.Load()), f.n)
+	})
+}
+
+// usedUp is what this process has used.
+type usedUp struct {
+	cpu    time.Duration
+	sleeps int64 // of threads
+}
+
+func used() usedUp {
+	var u unix.Rusage
+	check(unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return usedUp{time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Nvcsw)}
+}
+
+// since returns both differences as text.
+func (u usedUp) since(before usedUp) string {
+	return fmt.Sprint(int64(u.cpu-before.cpu), " ", u.sleeps-before.sleeps)
+}
+
+// idle makes a graph of two groups through which nothing goes for f.batch milliseconds. Each group
+// notes what its process has used before and after. The first item connects the groups.
+func (f *flow) idle() *dataflow.Graph {
+	pauses := []time.Duration{0, 200 * time.Millisecond, time.Duration(f.batch) * time.Millisecond}
+	source := sourceOf(len(pauses), func(i int) int64 {
+		if i == 2 {
+			f.used[0] = used()
+		}
+		time.Sleep(pauses[i]) // what is measured
+		if i == 2 {
+			f.used[1] = used()
+		}
+		return int64(i)
+	})
+	sink := dataflow.To(func(_ context.Context, in dataflow.Item[int64]) error {
+		f.got.Add(1)
+		if in.Value > 0 {
+			f.used[in.Value-1] = used()
+		}
+		return nil
+	}, dataflow.Name("sink"))
+	return grouped(f, source, sink)
+}
+
+// flowIdle measures the processor time of an idle graph, of both processes.
+func flowIdle(p *pair, c *comparison) []*Result {
+	cpu, wakes := newTimes(), newTimes()
+	run := p.flowing(idleGraph, p.o.count, func(f *flow, _ *times, run func()) {
+		run()
+		seconds := float64(p.o.count) / 1e3
+		for _, text := range []string{f.answer, f.used[1].since(f.used[0])} {
+			var ns, sleeps float64
+			must(fmt.Sscan(text, &ns, &sleeps))
+			cpu.each[len(cpu.each)-1] += ns / 1e6 / seconds
+			wakes.each[len(wakes.each)-1] += sleeps / seconds
+		}
+	})
+	for range p.o.rounds {
+		cpu.each, wakes.each = append(cpu.each, 0), append(wakes.each, 0)
+		run(3, nil)
+	}
+	r := p.result(c, cpu, limit(10))
+	r.Extra = fmt.Sprintf("threads of both processes have gone to sleep %.0f times a second", wakes.mid())
+	return []*Result{r}
+}
+
+func flowExits(p *pair) loop {
+	return p.flowing(exitGraphs, 1, func(f *flow, t *times, run func()) {
+		start := time.Now()
+		run()
+		t.each = append(t.each, milliseconds(time.Since(start))*1e3/float64(f.n*len(exits)))
 	})
 }
