@@ -205,6 +205,8 @@ var table = []string{
 	"rpc",
 	"bulk",
 	"tpvm",
+	"flow --transport inproc --count 100000",
+	"flow --transport shm --count 100000",
 }
 
 // The limits of flags.

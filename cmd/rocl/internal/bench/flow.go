@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,10 +47,10 @@ func flowSmall(o *options) { o.size = flowItem }
 
 func flowBlock64(o *options) { o.size, o.count = flowBlock, max(o.count/200, 1) }
 
-func flowWorks(o *options) { o.size, o.count, o.rounds = flowItem, min(o.count, 60), min(o.rounds, 3) }
+func flowWorks(o *options) { o.size, o.count, o.rounds = flowItem, min(o.count, 60), min(o.rounds, 2) }
 
 func flowWaits(o *options) {
-	o.size, o.count, o.rounds = flowItem, min(o.count, 1000), min(o.rounds, 3)
+	o.size, o.count, o.rounds = flowItem, min(o.count, 1000), 1
 }
 
 func flowLeast(o *options) { o.size, o.mailbox = flowItem, 1 }
@@ -139,7 +140,8 @@ type flow struct {
 	kind, n, batch, run int
 	got                 atomic.Int64    // items at the sink
 	trips               []time.Duration // of a tripGraph
-	used                [2]usedUp       // of an idleGraph: before and after
+	spent               spent           // of an idleGraph, while
+	resting             sync.WaitGroup  // the peer rests
 	answer              string          // of the peer
 }
 
@@ -147,7 +149,7 @@ type flow struct {
 func (f *flow) numbers() []int { return []int{f.n, f.kind, f.batch, f.run} }
 
 // graph builds the graph.
-func (f *flow) graph() *dataflow.Graph {
+func (f *flow) graph(c *rocl.Context) *dataflow.Graph {
 	switch f.kind {
 	case blockGraph:
 		b := make([]byte, flowBlock)
@@ -157,7 +159,7 @@ func (f *flow) graph() *dataflow.Graph {
 	case farmGraph:
 		return f.farm()
 	case idleGraph:
-		return f.idle()
+		return f.idle(c)
 	}
 	sends := []dataflow.Option{dataflow.Batch(f.batch, 0, 0)}
 	return grouped(f, sourceOf(f.n, func(i int) int64 { return int64(i) }, sends...), sinkOf[int64](f))
@@ -214,7 +216,7 @@ func (f *flow) runGroup(ctx context.Context, c *rocl.Context, group string) {
 		f.runExits(ctx, c, group)
 		return
 	}
-	check(f.graph().Run(ctx, dataflow.InGroup(c, group, dataflow.Config{Run: strconv.Itoa(f.run)})))
+	check(f.graph(c).Run(ctx, dataflow.InGroup(c, group, dataflow.Config{Run: strconv.Itoa(f.run)})))
 }
 
 // flowRuns counts the runs of this process, each of which has an identifier of its own.
@@ -239,7 +241,8 @@ func (a *answerer) flow(n []int) string {
 	if f.kind < tripGraph {
 		checkFlow(int(f.got.Load()), f.n)
 	}
-	return f.used[1].since(f.used[0])
+	f.resting.Wait()
+	return fmt.Sprint(f.spent.cpu, " ", f.spent.work)
 }
 
 func flowItems(batch int) side {
@@ -314,66 +317,58 @@ func flowFarm(p *pair) loop {
 	})
 }
 
-// usedUp is what this process has used.
-type usedUp struct {
-	cpu    time.Duration
-	sleeps int64 // of threads
+// spent is what a group has used: processor time of its process, and wake-ups and system calls of
+// its context.
+type spent struct{ cpu, work float64 }
+
+// rest adds, over f.batch milliseconds in which nothing happens, what the group has used.
+func (f *flow) rest(c *rocl.Context) {
+	time.Sleep(flowSettle)
+	var before, after unix.Rusage
+	work := contextWork(c)
+	check(unix.Getrusage(unix.RUSAGE_SELF, &before))
+	time.Sleep(time.Duration(f.batch) * time.Millisecond) // what is measured
+	check(unix.Getrusage(unix.RUSAGE_SELF, &after))
+	ns := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	f.spent = spent{float64(ns), contextWork(c) - work}
 }
 
-func used() usedUp {
-	var u unix.Rusage
-	check(unix.Getrusage(unix.RUSAGE_SELF, &u))
-	return usedUp{time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Nvcsw)}
-}
+// flowSettle is how long a graph rests before and after it is measured.
+const flowSettle = 100 * time.Millisecond
 
-// since returns both differences as text.
-func (u usedUp) since(before usedUp) string {
-	return fmt.Sprint(int64(u.cpu-before.cpu), " ", u.sleeps-before.sleeps)
-}
-
-// idle makes a graph of two groups through which nothing goes for f.batch milliseconds. Each group
-// notes what its process has used before and after. The first item connects the groups.
-func (f *flow) idle() *dataflow.Graph {
-	pauses := []time.Duration{0, 200 * time.Millisecond, time.Duration(f.batch) * time.Millisecond}
-	source := sourceOf(len(pauses), func(i int) int64 {
-		if i == 2 {
-			f.used[0] = used()
-		}
-		time.Sleep(pauses[i]) // what is measured
-		if i == 2 {
-			f.used[1] = used()
-		}
-		return int64(i)
+// idle makes a graph of two groups through which one item goes, which connects them, and then
+// nothing until both have rested.
+func (f *flow) idle(c *rocl.Context) *dataflow.Graph {
+	source := dataflow.From(func(ctx context.Context, out dataflow.Out[int64]) error {
+		err := out.Send(ctx, 0)
+		f.rest(c)
+		time.Sleep(flowSettle) // the other group rests a bit later
+		return err
 	})
-	sink := dataflow.To(func(_ context.Context, in dataflow.Item[int64]) error {
+	sink := dataflow.To(func(context.Context, dataflow.Item[int64]) error {
 		f.got.Add(1)
-		if in.Value > 0 {
-			f.used[in.Value-1] = used()
-		}
+		f.resting.Go(func() { f.rest(c) })
 		return nil
-	}, dataflow.Name("sink"))
+	})
 	return grouped(f, source, sink)
 }
 
-// flowIdle measures the processor time of an idle graph, of both processes.
+// flowIdle measures what both groups of an idle graph use.
 func flowIdle(p *pair, c *comparison) []*Result {
-	cpu, wakes := newTimes(), newTimes()
+	cpu, work := newTimes(), newTimes()
 	run := p.flowing(idleGraph, p.o.count, func(f *flow, _ *times, run func()) {
 		run()
+		var there spent
+		must(fmt.Sscan(f.answer, &there.cpu, &there.work))
 		seconds := float64(p.o.count) / 1e3
-		for _, text := range []string{f.answer, f.used[1].since(f.used[0])} {
-			var ns, sleeps float64
-			must(fmt.Sscan(text, &ns, &sleeps))
-			cpu.each[len(cpu.each)-1] += ns / 1e6 / seconds
-			wakes.each[len(wakes.each)-1] += sleeps / seconds
-		}
+		cpu.each = append(cpu.each, (f.spent.cpu+there.cpu)/1e6/seconds)
+		work.each = append(work.each, (f.spent.work+there.work)/seconds)
 	})
 	for range p.o.rounds {
-		cpu.each, wakes.each = append(cpu.each, 0), append(wakes.each, 0)
-		run(3, nil)
+		run(1, nil)
 	}
 	r := p.result(c, cpu, limit(10))
-	r.Extra = fmt.Sprintf("threads of both processes have gone to sleep %.0f times a second", wakes.mid())
+	r.Extra = fmt.Sprintf("%.1f wake-ups and system calls a second of both contexts", work.mid())
 	return []*Result{r}
 }
 
