@@ -100,12 +100,21 @@ type elastic[I, O any] struct {
 	in     rocl.Codec[I]
 	out    rocl.Codec[O]
 
+	at   **Visit            // nil without a tracer
+	span *map[string]string // that outputs carry; guarded by sending
 	r    *run
 	node *plan.Node
 	now  *farming[I, O] // since Start
 }
 
-func (e *elastic[I, O]) bind(r *run, n *plan.Node) { e.r, e.node, e.now = r, n, nil }
+func (e *elastic[I, O]) bind(r *run, n *plan.Node) {
+	e.r, e.node, e.now, e.at, e.span = r, n, nil, nil, nil
+}
+
+func (e *elastic[I, O]) carry(at **Visit, span *map[string]string) bool {
+	e.at, e.span = at, span
+	return true
+}
 
 // farming is an elastic farm while it runs.
 type farming[I, O any] struct {
@@ -131,8 +140,9 @@ type farming[I, O any] struct {
 
 // A job is an item with its number.
 type job[I any] struct {
-	seq  uint64
-	item I
+	seq   uint64
+	item  I
+	visit *Visit // nil if the item is not sampled
 }
 
 // A worker is known by a farm.
@@ -161,7 +171,7 @@ func (e *elastic[I, O]) Start(ctx context.Context, out Out[O]) error {
 		return fmt.Errorf("%w: the elastic farm %q needs a context: see InGroup and Using", ErrGraph, e.node.Name)
 	}
 	f := &farming[I, O]{elastic: e, jobs: make(chan job[I]), idle: make(chan struct{}), workers: map[rocl.GID]*worker{}}
-	f.emit = emitter[O]{out: out, window: e.window, done: map[uint64][]O{}}
+	f.emit = emitter[O]{out: out, span: e.span, window: e.window, done: map[uint64]outputs[O]{}}
 	if e.window > 0 {
 		f.room = make(chan struct{}, e.window)
 	}
@@ -263,7 +273,7 @@ func (f *farming[I, O]) serve(w *worker) {
 			f.again(j)
 			return
 		}
-		outputs, err := f.call(w, j.item)
+		outputs, err := f.do(w, j)
 		w.calls.Done()
 		switch {
 		case err == nil:
@@ -296,7 +306,7 @@ func (f *farming[I, O]) lost(w *worker, j job[I], err error) {
 	f.mu.Unlock()
 	switch err := f.onLoss(j.item, fmt.Errorf("%w: worker %v: %w", ErrLost, w.id, err)); {
 	case err == nil:
-		f.finish(j, nil)
+		f.finish(j, outputs[O]{})
 	case errors.Is(err, Again):
 		f.again(j)
 	default:
@@ -304,13 +314,28 @@ func (f *farming[I, O]) lost(w *worker, j job[I], err error) {
 	}
 }
 
+// do lets a worker do a job, and the tracer see that.
+func (f *farming[I, O]) do(w *worker, j job[I]) (os outputs[O], err error) {
+	if j.visit == nil {
+		os.items, err = f.call(f.ctx, w, j.item)
+		return os, err
+	}
+	v := *j.visit // the job may come again
+	err = f.r.visit(f.ctx, &v, func(ctx context.Context) (err error) {
+		os.items, err = f.call(ctx, w, j.item)
+		return err
+	})
+	os.span = v.Meta
+	return os, err
+}
+
 // call lets a worker process an item, and returns the outputs.
-func (f *farming[I, O]) call(w *worker, item I) ([]O, error) {
-	b, err := rocl.EncodeValue(f.ctx, f.r.c, item, f.elastic.in)
+func (f *farming[I, O]) call(ctx context.Context, w *worker, item I) ([]O, error) {
+	b, err := rocl.EncodeValue(ctx, f.r.c, item, f.elastic.in)
 	if err != nil {
 		return nil, err
 	}
-	m, err := f.self.Call(f.ctx, w.id, tagItem, b)
+	m, err := f.self.Call(ctx, w.id, tagItem, b)
 	if err != nil {
 		b.Release()
 		return nil, err
@@ -331,9 +356,9 @@ func (f *farming[I, O]) call(w *worker, item I) ([]O, error) {
 }
 
 // finish sends the outputs of a job.
-func (f *farming[I, O]) finish(j job[I], outputs []O) {
+func (f *farming[I, O]) finish(j job[I], os outputs[O]) {
 	f.sending.Lock()
-	left, err := f.emit.add(f.ctx, j.seq, outputs)
+	left, err := f.emit.add(f.ctx, j.seq, os)
 	f.sending.Unlock()
 	if errors.Is(err, Done) {
 		f.isDone.Store(true)
@@ -359,32 +384,43 @@ func (f *farming[I, O]) count(more int) {
 // An emitter sends the outputs of jobs, in the order of the jobs if it has a window.
 type emitter[O any] struct {
 	out    Out[O]
+	span   *map[string]string // that the outputs carry; nil without a tracer
 	window int
-	next   uint64         // the job whose turn it is
-	done   map[uint64][]O // jobs whose turn has not come
+	next   uint64                // the job whose turn it is
+	done   map[uint64]outputs[O] // of jobs whose turn has not come
+}
+
+// outputs are what a job has made, and the span that they carry.
+type outputs[O any] struct {
+	items []O
+	span  map[string]string
 }
 
 // add adds the outputs of a job. It returns how many jobs have left an ordered farm, and Done if
 // every consumer has ended.
-func (e *emitter[O]) add(ctx context.Context, seq uint64, outputs []O) (left int, err error) {
+func (e *emitter[O]) add(ctx context.Context, seq uint64, os outputs[O]) (left int, err error) {
 	if e.window == 0 {
-		return 0, e.send(ctx, outputs)
+		return 0, e.send(ctx, os)
 	}
-	e.done[seq] = outputs
+	e.done[seq] = os
 	for {
-		outputs, ok := e.done[e.next]
+		os, ok := e.done[e.next]
 		if !ok || err != nil && !errors.Is(err, Done) {
 			return left, err
 		}
 		delete(e.done, e.next)
 		e.next++
 		left++
-		err = e.send(ctx, outputs)
+		err = e.send(ctx, os)
 	}
 }
 
-func (e *emitter[O]) send(ctx context.Context, outputs []O) error {
-	for _, v := range outputs {
+func (e *emitter[O]) send(ctx context.Context, os outputs[O]) error {
+	if e.span != nil {
+		*e.span = os.span
+		defer func() { *e.span = nil }()
+	}
+	for _, v := range os.items {
 		if err := e.out.Send(ctx, v); err != nil {
 			return err
 		}
@@ -407,8 +443,12 @@ func (e *elastic[I, O]) Process(ctx context.Context, in Item[I], _ Out[O]) error
 	}
 	f.count(1)
 	f.next++
+	j := job[I]{seq: f.next - 1, item: in.Value}
+	if e.at != nil {
+		j.visit = *e.at
+	}
 	select {
-	case f.jobs <- job[I]{f.next - 1, in.Value}:
+	case f.jobs <- j:
 		return nil
 	case <-f.ctx.Done():
 		return context.Cause(f.ctx)

@@ -61,6 +61,8 @@ type RunOption func(*runOptions)
 type runOptions struct {
 	log     *slog.Logger // nil: figures are not logged
 	every   time.Duration
+	tracer  Tracer // nil: nothing is sampled
+	oneIn   int
 	c       *rocl.Context
 	isGroup bool
 	group   string

@@ -55,6 +55,8 @@ type input struct {
 	grain  atomic.Uint64 // the sender is told after so many items
 	isLazy atomic.Bool   // the sender need not be told when the consumer is about to sleep
 	credit creditor
+
+	samples samples // if the run has a tracer
 }
 
 // A creditor is told how many items the consumer has taken in all, and that it has ended.

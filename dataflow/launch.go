@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -24,6 +25,8 @@ type Launch struct {
 	Group string
 	// Config has the settings of the group.
 	Config Config
+	// Options are further options of the run, such as [Trace] and [LogStats].
+	Options []RunOption
 
 	file    *flowfile.File // nil without a configuration file
 	group   *flowfile.Group
@@ -108,7 +111,7 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 		g.show(os.Stdout, l.show)
 	}
 	if l.Group == "" && !g.needsContext() {
-		return g.Run(ctx)
+		return g.Run(ctx, l.Options...)
 	}
 	if l.file != nil {
 		if err := l.file.Match(g.groups()); err != nil {
@@ -129,7 +132,7 @@ func (l *Launch) Run(ctx context.Context, g *Graph, o ...rocl.Option) error {
 	if err != nil {
 		return err
 	}
-	err = g.Run(ctx, in(c, l.Group, l.Config))
+	err = g.Run(ctx, append(slices.Clip(l.Options), in(c, l.Group, l.Config))...)
 	if cerr := c.Close(); !errors.Is(cerr, rocl.ErrGone) { // credit for a group that has sent all and ended
 		err = errors.Join(err, cerr)
 	}

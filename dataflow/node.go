@@ -69,7 +69,11 @@ func (n *typedNode[I, O]) run(ctx context.Context) (err error) {
 		}
 	}()
 	if n.code.source != nil {
-		err = n.code.source(ctx, n.out)
+		var out Out[O] = n.out
+		if n.r.tracer != nil {
+			out = &sampling[O]{outbox: n.out, name: n.in.name}
+		}
+		err = n.code.source(ctx, out)
 	} else {
 		err = n.process(ctx)
 	}
@@ -107,6 +111,10 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 	if holds {
 		h.hold(func(from int) { n.in.inputs[from].took() }, n.in.forward)
 	}
+	called := stage
+	if n.r.tracer != nil {
+		called = n.traced()
+	}
 	if s, ok := stage.(Starter[O]); ok {
 		if err := s.Start(ctx, out); err != nil {
 			return err
@@ -122,7 +130,7 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 			if !holds {
 				in.took()
 			}
-			if err := stage.Process(ctx, Item[I]{items[i], in.from, in.isBack}, out); err != nil {
+			if err := called.Process(ctx, Item[I]{items[i], in.from, in.isBack}, out); err != nil {
 				return err
 			}
 		}

@@ -238,14 +238,27 @@ type merger[T any] struct {
 	kept  [][]numbered[T] // of each channel, the items whose turn has not come, in order
 	ended []bool          // channels
 	gaps  bool            // a channel has ended, so numbers may be missing
+
+	// Nil without a tracer.
+	at    **Visit
+	span  *map[string]string
+	spans map[uint64]map[string]string // of sampled items, by number
 }
 
 func (m *merger[T]) hold(taken func(from int), channels int) {
 	*m = merger[T]{taken: taken, from: map[uint64]int{}, kept: make([][]numbered[T], channels), ended: make([]bool, channels)}
 }
 
+func (m *merger[T]) carry(at **Visit, span *map[string]string) bool {
+	m.at, m.span, m.spans = at, span, map[uint64]map[string]string{}
+	return true
+}
+
 func (m *merger[T]) Process(ctx context.Context, in Item[numbered[T]], out Out[T]) error {
 	v := in.Value
+	if m.at != nil && *m.at != nil { // not loose: nothing is sampled outside of the worker's Process
+		m.spans[v.Seq] = (*m.at).Meta
+	}
 	if v.Kind == loose || v.Seq == m.next {
 		if err := m.emit(ctx, in.From, v, out); err != nil {
 			return err
@@ -260,8 +273,15 @@ func (m *merger[T]) Process(ctx context.Context, in Item[numbered[T]], out Out[T
 // emit sends one item, and counts it as taken.
 func (m *merger[T]) emit(ctx context.Context, from int, v numbered[T], out Out[T]) error {
 	m.taken(from)
+	if m.span != nil {
+		*m.span = nil
+		if v.Kind != loose {
+			*m.span = m.spans[v.Seq]
+		}
+	}
 	if v.Kind == last || v.Kind == empty {
 		delete(m.from, v.Seq)
+		delete(m.spans, v.Seq)
 		m.next++
 	}
 	if v.Kind == empty {

@@ -24,6 +24,8 @@ type wire[T any] interface {
 	put(items []T) error
 	// end sends the end of the channel, on which count items were sent.
 	end(count uint64) error
+	// sample sends a sample, whose item has yet to be put.
+	sample(s sample) error
 }
 
 // An outbox has the output channels of a node. It is the node's Out.
@@ -35,6 +37,7 @@ type outbox[T any] struct {
 	reception *reception // of the node if all do, else nil
 	limits    batchLimits
 	key       func(T) uint64
+	span      map[string]string // that the items carry; nil if the node is not at a sampled item
 
 	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
 	isLocked   bool // batches can have more than one item, and the timer lets them leave
@@ -267,6 +270,11 @@ func (o *outbox[T]) SendBack(_ context.Context, ch int, v T) error {
 	if err := o.flush(); err != nil {
 		return err
 	}
+	if o.span != nil {
+		if err := o.sample(out); err != nil {
+			return err
+		}
+	}
 	out.sent++
 	return o.leaveOne(out, v)
 }
@@ -284,6 +292,11 @@ func (o *outbox[T]) Flush(context.Context) error {
 
 // add adds an item to the batch of a forward channel, and lets a full batch leave.
 func (o *outbox[T]) add(out *output[T], v T) error {
+	if o.span != nil {
+		if err := o.sample(out); err != nil {
+			return err
+		}
+	}
 	o.state.Ch[out.index].Sent++
 	out.sent++
 	if o.limits.count <= 1 {

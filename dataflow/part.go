@@ -317,6 +317,11 @@ func (f *fused[A, B, C]) bind(r *run, n *plan.Node) {
 	}
 }
 
+func (f *fused[A, B, C]) carry(at **Visit, span *map[string]string) bool {
+	first, second := carry(f.first, at, span), carry(f.second, at, span)
+	return first || second
+}
+
 func (f *fused[A, B, C]) Start(ctx context.Context, out Out[C]) error {
 	f.mid = middle[B, C]{second: f.second, out: out}
 	if err := f.mid.start(ctx); err != nil {

@@ -32,6 +32,7 @@ const (
 	kindClosed        // the consumer has ended
 	kindFailed        // the run has failed: group, stage and cause, each behind its length in 4 bytes
 	kindGone          // of a monitor
+	kindSample        // an item that follows is sampled
 )
 
 const (
@@ -91,6 +92,7 @@ type remoteEdge struct {
 	take     func(m *rocl.Message, isOne bool) error // puts the items into the inbox
 	end      func(count uint64) error
 	setGrain func(window int, exact bool)
+	samples  *samples
 }
 
 func newRemote(r *run, c *rocl.Context) *remote {
@@ -345,6 +347,8 @@ func (m *remote) handleFor(x *remoteEdge, kind uint64, msg *rocl.Message) error 
 		close(x.ready)
 	case x.credit == nil && !x.isOver() && (kind == kindOne || kind == kindMany):
 		return x.take(msg, kind == kindOne)
+	case x.credit == nil && !x.isOver() && kind == kindSample:
+		return m.handleSample(x, msg.Bytes())
 	case x.credit == nil && kind == kindEnd:
 		err := x.end(number(msg.Bytes()))
 		x.setOver()
@@ -554,6 +558,7 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 		in.inputs[ch].isLazy.Store(!exact)
 	}
 	x.end = func(count uint64) error { return in.end(ch, count) }
+	x.samples = &in.inputs[ch].samples
 	f := frames.New(codecOf[T](e))
 	one := make([]T, 1)
 	x.take = func(msg *rocl.Message, isOne bool) (err error) {
@@ -626,10 +631,15 @@ func (w *remoteWire[T]) put(items []T) error {
 }
 
 func (w *remoteWire[T]) end(count uint64) error {
+	return w.tell(kindEnd, binary.LittleEndian.AppendUint64(nil, count))
+}
+
+// tell sends a small message.
+func (w *remoteWire[T]) tell(kind uint64, p []byte) error {
 	if err := w.m.await(w.x); err != nil {
 		return err
 	}
-	if err := w.m.send(w.m.r.ctx, w.x, kindEnd, binary.LittleEndian.AppendUint64(nil, count)); err != nil {
+	if err := w.m.send(w.m.r.ctx, w.x, kind, p); err != nil {
 		return w.m.lost(w.x, err)
 	}
 	return nil

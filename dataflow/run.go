@@ -31,6 +31,9 @@ type run struct {
 	log   *slog.Logger // nil: figures are not logged
 	every time.Duration
 
+	tracer Tracer // nil: nothing is sampled
+	oneIn  int    // so many items of a source, one is sampled
+
 	mu  sync.Mutex
 	err *RunError // the first failure
 }
@@ -39,7 +42,7 @@ type run struct {
 func (g *Graph) newRun(ctx context.Context, o runOptions) (*run, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := &run{g: g, plan: g.plan, group: o.group, c: o.c, cfg: o.cfg, log: o.log, every: o.every, nodes: make([]node, len(g.plan.Nodes))}
+	r := &run{g: g, plan: g.plan, group: o.group, c: o.c, cfg: o.cfg, log: o.log, every: o.every, tracer: o.tracer, oneIn: o.oneIn, nodes: make([]node, len(g.plan.Nodes))}
 	r.cfg.Run = cmp.Or(r.cfg.Run, g.plan.Name)
 	if o.isGroup {
 		if err := g.plan.Check(o.group); err != nil {

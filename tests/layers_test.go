@@ -46,7 +46,7 @@ var layers = map[string]int{
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
 	"bulk":                      9,
-	"dataflow/internal/plan":    9, "dataflow/internal/frames": 9, "dataflow/internal/sched": 10, "dataflow": 11, "dataflow/promflow": 12,
+	"dataflow/internal/plan":    9, "dataflow/internal/frames": 9, "dataflow/internal/sched": 10, "dataflow": 11, "dataflow/promflow": 12, "dataflow/otelflow": 12,
 }
 
 // publicOnly lists packages that use the library only by its public packages, as a user's program
@@ -98,6 +98,7 @@ var thirdParty = map[string][]string{
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},
 	"dataflow/promflow": {"github.com/prometheus/client_golang"},
 	"rpc/otelrpc":       {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
+	"dataflow/otelflow": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
 	"pool":              {"golang.org/x/sys"},
 	"internal/programs": {"golang.org/x/sys"},

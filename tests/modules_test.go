@@ -172,8 +172,11 @@ func TestUserModules(t *testing.T) {
 		t.Errorf("promrpc brings OpenTelemetry")
 	}
 	own := []string{"go.opentelemetry.io/otel v1.38.0", "github.com/prometheus/client_golang v1.23.0"}
-	mod, _ = m.write(t, []string{module, module + "/rpc/promrpc", module + "/rpc/otelrpc", "go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus"},
-		append(own, lib, module+"/rpc/promrpc "+version, module+"/rpc/otelrpc "+version)...)
+	packages, requires := []string{module, "go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus"}, append(own, lib)
+	for _, adapter := range []string{"/rpc/promrpc", "/rpc/otelrpc", "/dataflow/promflow", "/dataflow/otelflow"} {
+		packages, requires = append(packages, module+adapter), append(requires, module+adapter+" "+version)
+	}
+	mod, _ = m.write(t, packages, requires...)
 	for _, o := range own {
 		if !strings.Contains(mod, o+"\n") {
 			t.Errorf("%s has changed: %s", o, mod)

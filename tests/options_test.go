@@ -59,6 +59,7 @@ var zeroUses = map[string][]zeroUse{
 	"dataflow.InGroup":  {useFlow(nil, dataflow.InGroup(nil, "", dataflow.Config{}))},
 	"dataflow.Using":    {useFlow(nil, dataflow.Using(nil, dataflow.Config{})), useFlow(nil, nil)},
 	"dataflow.LogStats": {useFlow(nil, dataflow.LogStats(nil, 0)), useFlow(nil, dataflow.LogStats(slog.New(slog.DiscardHandler), 0))},
+	"dataflow.Trace":    {useFlow(nil, dataflow.Trace(nil, 0)), useFlow(nil, dataflow.Trace(nil, -1))},
 
 	"directory.WithServe":        {useClient(directory.WithServe(nil))},
 	"directory.WithClientLogger": {useClient(directory.WithClientLogger(nil))},

@@ -40,6 +40,7 @@ type options struct {
 	inFlight                     int    // goroutines that call at the same time; 0 and 1: one
 	only                         string // the group of rows; "": all
 	full                         bool   // with clients of as much memory as in Mercury's paper
+	mailbox                      int    // as in config
 
 	opened func(*pair) // for tests: is called with each pair
 }
@@ -204,6 +205,8 @@ var table = []string{
 	"rpc",
 	"bulk",
 	"tpvm",
+	"flow --transport inproc --count 100000",
+	"flow --transport shm --count 100000",
 }
 
 // The limits of flags.

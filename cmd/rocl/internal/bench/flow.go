@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow"
+	"golang.org/x/sys/unix"
 )
 
 // The batches of the rows, and what is moved.
@@ -21,8 +23,8 @@ const (
 	flowBlock = 64 << 10 // bytes of a large one
 )
 
-// flowCases measure package dataflow: a pipe of three nodes within this process, and a source in
-// this process whose sink is in the peer.
+// flowCases measure package dataflow: a pipe of three nodes within this process, and graphs of two
+// groups, of which the peer runs one.
 var flowCases = []comparison{
 	{bench: "flow", name: "flow pipe batch=1", transport: "inproc", role: isAlone, what: "three goroutines with Go channels of 1,024", unit: "items/s", limits: []Limit{atLeast("ratio", 0.5, 0.9)}, bare: channelPipe, ours: flowPipe(1)},
 	{bench: "flow", name: "flow pipe batch=512", transport: "inproc", role: isAlone, what: "three goroutines with Go channels of 1,024", unit: "items/s", limits: []Limit{atLeast("ratio", 0.8, 1.5)}, bare: channelPipe, ours: flowPipe(flowBatch)},
@@ -33,6 +35,10 @@ var flowCases = []comparison{
 	{bench: "flow", name: "flow blocks", when: apart, set: flowBuffers, what: "messages in buffers, as in bench bw", unit: "bytes/s", limits: []Limit{atLeast("ratio", 0.6, 0.9)}, bare: pours("recv-recv", nil), ours: flowBlocks(blockGraph)},
 	{bench: "flow", name: "flow bytes", when: apart, set: flowBlock64, what: "messages in buffers, as in bench bw, which copy nothing", unit: "bytes/s", bare: pours("recv-recv", nil), ours: flowBlocks(bytesGraph)},
 	{bench: "flow", name: "flow trip", when: apart, set: flowTrips, what: "a message there and back", unit: "µs", limits: []Limit{atMost("ratio", 3, 1.5), atMost("p99/p50", 5)}, bare: messages("echo"), ours: flowTrip},
+	{bench: "flow", name: "flow farm 10,20,30 ms", when: apart, set: flowWorks, what: "goroutines that take the items from a Go channel", unit: "ms", limits: []Limit{atMost("ratio", 1.1, 1.05)}, bare: channelFarm, ours: flowFarm, finish: note("60 items take at least 330 ms")},
+	{bench: "flow", name: "flow idle", when: apart, set: flowWaits, what: "the required 10, which is 0.01 processors", unit: "ms of processor time a second", limits: []Limit{atMost("p50", 10)}, run: flowIdle},
+	{bench: "flow", name: "flow batch=512 least mailbox", transport: "tcp", set: flowLeast, what: "a bare buffered Go loop", unit: "items/s", bare: buffered("recv-fixed"), ours: flowItems(flowBatch)},
+	{bench: "flow", name: "flow run", when: apart, set: flowEnds, what: "a find of the peer's resource", unit: "µs", bare: finds(rocl.Match{"bench": "peer"}), ours: flowExits, finish: note("topologies 7 and 26 to 28 of FastFlow, from the beginning of a run until both groups have ended")},
 }
 
 // apart reports whether the two sides are different processes.
@@ -52,6 +58,16 @@ func flowBuffers(o *options) {
 	}
 	flowBlock64(o)
 }
+
+func flowWorks(o *options) { o.size, o.count, o.rounds = flowItem, min(o.count, 60), min(o.rounds, 2) }
+
+func flowWaits(o *options) {
+	o.size, o.count, o.rounds = flowItem, min(o.count, 1000), 1
+}
+
+func flowLeast(o *options) { o.size, o.mailbox = flowItem, 1 }
+
+func flowEnds(o *options) { o.size, o.count = 0, max(o.count/100_000, 1) }
 
 func flowTrips(o *options) { o.size, o.count = flowItem, max(o.count/100, 1) }
 
@@ -118,7 +134,7 @@ func sourceOf[T any](n int, item func(i int) T, o ...dataflow.Option) dataflow.P
 			}
 		}
 		return nil
-	}, append(o, dataflow.Name("source"))...)
+	}, append([]dataflow.Option{dataflow.Name("source")}, o...)...)
 }
 
 // The graphs whose second group the peer runs, as numbers of the task "flow".
@@ -126,31 +142,40 @@ const (
 	itemGraph  = iota
 	blockGraph // items are buffers
 	bytesGraph // items are slices, which are copied in and out
-	tripGraph
+	idleGraph
+	tripGraph // the sink of this and of the next ones is not in the peer
+	farmGraph
+	exitGraphs
 )
 
 // A flow is a graph of two groups, which the parent and the peer build alike.
 type flow struct {
 	kind, n, batch, run int
-	c                   *rocl.Context
 	got                 atomic.Int64    // items at the sink
 	trips               []time.Duration // of a tripGraph
+	spent               spent           // of an idleGraph, while
+	resting             sync.WaitGroup  // the peer rests
+	answer              string          // of the peer
 }
 
 // numbers are the arguments of the task by which the peer builds the same flow; n comes first.
 func (f *flow) numbers() []int { return []int{f.n, f.kind, f.batch, f.run} }
 
 // graph builds the graph.
-func (f *flow) graph() *dataflow.Graph {
+func (f *flow) graph(c *rocl.Context) *dataflow.Graph {
 	switch f.kind {
 	case blockGraph:
-		source := sourceOf(f.n, func(int) *rocl.Buffer { return must(f.c.BufferWait(context.Background(), flowBlock)) }, dataflow.Window(64))
+		source := sourceOf(f.n, func(int) *rocl.Buffer { return must(c.BufferWait(context.Background(), flowBlock)) }, dataflow.Window(64))
 		return grouped(source, sinkOf(f, (*rocl.Buffer).Release))
 	case bytesGraph:
 		b := make([]byte, flowBlock)
 		return grouped(sourceOf(f.n, func(int) []byte { return b }, dataflow.Window(64)), sinkOf(f, func([]byte) {}))
 	case tripGraph:
 		return f.ring()
+	case farmGraph:
+		return f.farm()
+	case idleGraph:
+		return f.idle(c)
 	}
 	source := sourceOf(f.n, func(i int) int64 { return int64(i) }, dataflow.Batch(f.batch, 0, 0))
 	return grouped(source, sinkOf(f, func(int64) {}))
@@ -204,8 +229,11 @@ func (f *flow) ring() *dataflow.Graph {
 
 // runGroup runs one group of a flow.
 func (f *flow) runGroup(ctx context.Context, c *rocl.Context, group string) {
-	f.c = c
-	check(f.graph().Run(ctx, dataflow.InGroup(c, group, dataflow.Config{Run: strconv.Itoa(f.run)})))
+	if f.kind == exitGraphs {
+		f.runExits(ctx, c, group)
+		return
+	}
+	check(f.graph(c).Run(ctx, dataflow.InGroup(c, group, dataflow.Config{Run: strconv.Itoa(f.run)})))
 }
 
 // flowRuns counts the runs of this process, each of which has an identifier of its own.
@@ -218,18 +246,20 @@ func (p *pair) flowing(kind, batch int, took func(f *flow, t *times, run func())
 		took(f, t, func() {
 			p.begin(p.peer, "flow", f.numbers()...)
 			f.runGroup(p.ctx, p.c, "parent")
-			p.wait(p.peer)
+			f.answer = p.wait(p.peer)
 		})
 	}
 }
 
-// flow runs the peer's group.
-func (a *answerer) flow(n []int) {
+// flow runs the peer's group. It answers what the group has used while it was idle.
+func (a *answerer) flow(n []int) string {
 	f := &flow{n: n[0], kind: n[1], batch: n[2], run: n[3]}
 	f.runGroup(a.ctx, a.c, "peer")
-	if f.kind != tripGraph {
+	if f.kind < tripGraph {
 		checkFlow(int(f.got.Load()), f.n)
 	}
+	f.resting.Wait()
+	return fmt.Sprint(f.spent.cpu, " ", f.spent.work)
 }
 
 func flowItems(batch int) side {
@@ -252,5 +282,119 @@ func flowTrip(p *pair) loop {
 			next++
 			return f.trips[next]
 		})
+	})
+}
+
+// A worker of the farm takes flowWork for an item, the second one twice and the third three times
+// as long.
+const (
+	flowWork    = 10 * time.Millisecond
+	flowWorkers = 3
+)
+
+// farm makes a farm on demand whose workers are in the peer.
+func (f *flow) farm() *dataflow.Graph {
+	source, sink := sourceOf(f.n, func(i int) int64 { return int64(i) }), sinkOf(f, func(int64) {})
+	farm := dataflow.Farm(flowWorkers, func(i int) dataflow.Part[int64, int64] {
+		return dataflow.Do(dataflow.Func[int64, int64](func(ctx context.Context, in dataflow.Item[int64], out dataflow.Out[int64]) error {
+			time.Sleep(time.Duration(i+1) * flowWork) // the work
+			return out.Send(ctx, in.Value)
+		}))
+	}, dataflow.Policy(dataflow.OnDemand(1)))
+	g := must(dataflow.New("flow", dataflow.Pipeline3(source, farm, sink)))
+	check(errors.Join(g.Group("parent", source, sink), g.Group("peer", farm)))
+	return g
+}
+
+// channelFarm is a farm of goroutines that take the items from one Go channel. On an idle machine it
+// takes the ideal time: no worker waits while there is an item.
+func channelFarm(*pair) loop {
+	return func(n int, t *times) {
+		items := make(chan int, n)
+		for i := range n {
+			items <- i
+		}
+		close(items)
+		start := time.Now()
+		concurrently(flowWorkers, func(i int) {
+			for range items {
+				time.Sleep(time.Duration(i+1) * flowWork) // the work
+			}
+		})
+		t.each = append(t.each, milliseconds(time.Since(start)))
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
+
+func flowFarm(p *pair) loop {
+	return p.flowing(farmGraph, 1, func(f *flow, t *times, run func()) {
+		start := time.Now()
+		run()
+		t.each = append(t.each, milliseconds(time.Since(start)))
+		checkFlow(int(f.got.Load()), f.n)
+	})
+}
+
+// spent is what a group has used: processor time of its process, and wake-ups and system calls of
+// its context.
+type spent struct{ cpu, work float64 }
+
+// rest adds, over f.batch milliseconds in which nothing happens, what the group has used.
+func (f *flow) rest(c *rocl.Context) {
+	time.Sleep(flowSettle)
+	var before, after unix.Rusage
+	work := contextWork(c)
+	check(unix.Getrusage(unix.RUSAGE_SELF, &before))
+	time.Sleep(time.Duration(f.batch) * time.Millisecond) // what is measured
+	check(unix.Getrusage(unix.RUSAGE_SELF, &after))
+	ns := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	f.spent = spent{float64(ns), contextWork(c) - work}
+}
+
+// flowSettle is how long a graph rests before and after it is measured.
+const flowSettle = 100 * time.Millisecond
+
+// idle makes a graph of two groups through which one item goes, which connects them, and then
+// nothing until both have rested.
+func (f *flow) idle(c *rocl.Context) *dataflow.Graph {
+	source := dataflow.From(func(ctx context.Context, out dataflow.Out[int64]) error {
+		err := out.Send(ctx, 0)
+		f.rest(c)
+		time.Sleep(flowSettle) // the other group rests a bit later
+		return err
+	})
+	sink := dataflow.To(func(context.Context, dataflow.Item[int64]) error {
+		f.got.Add(1)
+		f.resting.Go(func() { f.rest(c) })
+		return nil
+	})
+	return grouped(source, sink)
+}
+
+// flowIdle measures what both groups of an idle graph use.
+func flowIdle(p *pair, c *comparison) []*Result {
+	cpu, work := newTimes(), newTimes()
+	run := p.flowing(idleGraph, p.o.count, func(f *flow, _ *times, run func()) {
+		run()
+		var there spent
+		must(fmt.Sscan(f.answer, &there.cpu, &there.work))
+		seconds := float64(p.o.count) / 1e3
+		cpu.each = append(cpu.each, (f.spent.cpu+there.cpu)/1e6/seconds)
+		work.each = append(work.each, (f.spent.work+there.work)/seconds)
+	})
+	for range p.o.rounds {
+		run(1, nil)
+	}
+	r := p.result(c, cpu, limit(10))
+	r.Extra = fmt.Sprintf("%.1f wake-ups and system calls a second of both contexts", work.mid())
+	return []*Result{r}
+}
+
+func flowExits(p *pair) loop {
+	return p.flowing(exitGraphs, 1, func(f *flow, t *times, run func()) {
+		start := time.Now()
+		run()
+		t.each = append(t.each, milliseconds(time.Since(start))*1e3/float64(f.n*len(exits)))
 	})
 }

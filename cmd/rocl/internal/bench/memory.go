@@ -53,8 +53,7 @@ func quietPairs(ctx context.Context, o *options) []*Result {
 func idle(ctx context.Context, o *options, rs []*rocl.Resource) *Result {
 	work := func() (n float64) {
 		for _, r := range rs {
-			s := r.Context().Stats()
-			n += float64(s.Sleeps + s.Wakeups + s.Polls + s.Reads + s.Writes)
+			n += contextWork(r.Context())
 		}
 		return n
 	}
@@ -64,6 +63,12 @@ func idle(ctx context.Context, o *options, rs []*rocl.Resource) *Result {
 		Rate: work() - before, Raw: float64(len(rs)), Limits: []Limit{atMost("rate", 0)}}
 	r.Ratio = r.Rate / r.Raw
 	return r
+}
+
+// contextWork returns how many wake-ups and system calls a context has counted.
+func contextWork(c *rocl.Context) float64 {
+	s := c.Stats()
+	return float64(s.Sleeps + s.Wakeups + s.Polls + s.Reads + s.Writes)
 }
 
 // resident returns how many bytes of memory this process has, once the number does not fall any

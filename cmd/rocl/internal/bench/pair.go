@@ -57,6 +57,7 @@ type config struct {
 	Size            int    // of a message
 	Procs           int    // GOMAXPROCS; 0: as many as there are processors
 	Number          int    // of a node
+	Mailbox         int    // bytes of a mailbox; 0: many
 	Join, Key       string // of a node: the address of another, and the path of the key file
 }
 
@@ -80,7 +81,7 @@ func (c config) open(ctx context.Context) *rocl.Context {
 	}
 	opts = append(opts, rocl.WithPoll(must(policyOf(c.Poll))))
 	if c.Role != isFinder { // in a mailbox that does not hold several messages, the sender would ask for credit before each
-		opts = append(opts, rocl.WithTransports(transportOf(c.Transport)), rocl.WithMailbox(max(16<<20, 16*c.Size)))
+		opts = append(opts, rocl.WithTransports(transportOf(c.Transport)), rocl.WithMailbox(cmp.Or(c.Mailbox, max(16<<20, 16*c.Size))))
 	}
 	if c.Role != isPeer && c.Role != isAlone {
 		opts = append(opts, rocl.JoinOnly())
@@ -186,7 +187,7 @@ type pair struct {
 
 // withPair runs f with a pair.
 func withPair(ctx context.Context, o *options, with role, f func(*pair)) error {
-	p := &pair{o: o, config: config{Role: cmp.Or(with, isPeer), Transport: o.transport, Poll: o.poll, Size: o.size, Procs: o.procs}}
+	p := &pair{o: o, config: config{Role: cmp.Or(with, isPeer), Transport: o.transport, Poll: o.poll, Size: o.size, Procs: o.procs, Mailbox: o.mailbox}}
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.free = context.Background() // WithoutCancel allocates at each look for a value
 	if p.msg = p.ctx; o.transport == "inproc" {

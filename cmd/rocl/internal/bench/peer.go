@@ -176,7 +176,7 @@ func (a *answerer) do(task string, n []int) (answer string) {
 	case "calls-inline", "calls-goroutine", "calls-bulk":
 		a.serveCalls(count, task)
 	case "flow":
-		a.flow(n)
+		return a.flow(n)
 	case "fill":
 		return a.fill(count)
 	case "expose":
