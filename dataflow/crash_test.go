@@ -223,6 +223,13 @@ func checkLostEdges(t *testing.T, group, victim string, es []LostEdge) {
 		if e.Taken > e.Items {
 			t.Errorf("more items were taken than sent: %v", e)
 		}
+		if strings.HasPrefix(e.From, "W") && victim != "G3" { // has three inputs
+			sum := uint64(0)
+			for _, n := range e.Origins {
+				sum += n
+			}
+			try.Equal(t, sum, e.Items, "the items that have come, by their origins: %v", e)
+		}
 	}
 }
 

@@ -97,6 +97,7 @@ func (n *typedNode[I, O]) process(ctx context.Context) (err error) {
 	if err = n.inputs(ctx); err != nil && !errors.Is(err, Done) {
 		return err
 	}
+	n.out.origin = 0
 	if s, ok := n.code.stage.(Finisher[O]); ok {
 		return s.Finish(ctx, n.out)
 	}
@@ -125,6 +126,9 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 		in, items := n.in.next()
 		if in == nil {
 			return context.Cause(n.r.ctx)
+		}
+		if !holds { // others send later what they make of an item
+			n.out.origin = uint16(in.index + 1)
 		}
 		for i := range items {
 			if !holds {

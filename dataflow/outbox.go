@@ -20,8 +20,9 @@ import (
 // to the output's credit.
 type wire[T any] interface {
 	// put sends a batch. It must not keep items. It may wait for the link, but not for the
-	// consumer.
-	put(items []T) error
+	// consumer. origins has, for each item, the node's input that the node processed when it sent
+	// the item, from 1, or 0; it is nil if the node has one input.
+	put(items []T, origins []uint16) error
 	// end sends the end of the channel, on which count items were sent.
 	end(count uint64) error
 	// sample sends a sample, whose item has yet to be put.
@@ -38,6 +39,8 @@ type outbox[T any] struct {
 	limits    batchLimits
 	key       func(T) uint64
 	span      map[string]string // that the items carry; nil if the node is not at a sampled item
+	origin    uint16            // the input of the item that the node processes, from 1; 0 if none
+	inputs    int               // of the node
 
 	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
 	isLocked   bool // batches can have more than one item, and the timer lets them leave
@@ -62,8 +65,9 @@ type output[T any] struct {
 	sent    uint64 // items, for the end
 	dropped uint64
 	credit  *credit
-	open    []T  // the batch
-	holds   bool // items of a batch of one are held while the consumer is behind
+	open    []T      // the batch
+	origins []uint16 // of open, if a wire wants them
+	holds   bool     // items of a batch of one are held while the consumer is behind
 	local   *inbox[T]
 	ch      int // of local
 	wire    wire[T]
@@ -92,6 +96,7 @@ func (c *credit) close() {
 
 func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
 	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1), mu: newMutex()}
+	o.inputs = len(n.In) + len(n.InBack)
 	s := r.sending(n)
 	o.limits, o.key, o.items = s.batch, nil, s.items
 	if k, ok := s.key.(func(T) uint64); ok {
@@ -308,6 +313,7 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 	if out.size != nil {
 		out.bytes += out.size(v)
 	}
+	out.noteOrigin(o.origin)
 	if out.open = append(out.open, v); len(out.open) >= out.most || out.bytes >= o.limits.bytes {
 		return o.leave(out)
 	}
@@ -367,6 +373,7 @@ func (o *outbox[T]) isBehind(out *output[T]) bool {
 
 // hold holds an item, and lets the held ones leave if they are many.
 func (o *outbox[T]) hold(out *output[T], v T) error {
+	out.noteOrigin(o.origin)
 	out.open = append(out.open, v)
 	size := max(int(unsafe.Sizeof(v)), 1)
 	if len(out.open) >= min(holdMost, max(o.limits.bytes/size, 1)) {
@@ -396,7 +403,17 @@ func (o *outbox[T]) leaveOne(out *output[T], v T) error {
 		return nil
 	}
 	out.left.count(1)
-	return out.wire.put(o.one[:])
+	out.noteOrigin(o.origin)
+	err := out.wire.put(o.one[:], out.origins)
+	out.origins = out.origins[:0]
+	return err
+}
+
+// noteOrigin notes the origin of the next item of the batch.
+func (out *output[T]) noteOrigin(input uint16) {
+	if out.origins != nil {
+		out.origins = append(out.origins, input)
+	}
 }
 
 // leave lets the batch of a channel leave.
@@ -407,10 +424,10 @@ func (o *outbox[T]) leave(out *output[T]) error {
 		out.local.put(out.ch, out.open)
 	} else {
 		out.left.count(len(out.open))
-		err = out.wire.put(out.open)
+		err = out.wire.put(out.open, out.origins)
 	}
 	clear(out.open) // for the garbage collector
-	out.open, out.bytes = out.open[:0], 0
+	out.open, out.origins, out.bytes = out.open[:0], out.origins[:0], 0
 	return err
 }
 

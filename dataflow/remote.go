@@ -20,7 +20,8 @@ import (
 	"github.com/rocl-go/rocl/dataflow/internal/plan"
 )
 
-// The kinds of messages. The tag of a message is its kind, and above it the index of the edge. All
+// The kinds of messages. The tag of a message is its kind, and above it the index of the edge in 32
+// bits. Above that, package frames puts the origins of items. All
 // messages of an edge go from one resource to another, so they keep their order.
 const (
 	kindStatus = iota // a call that asks for the Status of the group
@@ -89,6 +90,7 @@ type remoteEdge struct {
 	exact  bool // the policy needs to know at once what the consumer takes
 
 	// Of an edge that enters.
+	origins  []atomic.Uint64                         // of the items that have come, by the sender's input, from 1; nil if it has one
 	take     func(m *rocl.Message, isOne bool) error // puts the items into the inbox
 	end      func(count uint64) error
 	setGrain func(window int, exact bool)
@@ -303,7 +305,7 @@ func (m *remote) ended(n *plan.Node) {
 
 // handle does what a message says. A message comes from another process and may be anything.
 func (m *remote) handle(at *reception, msg *rocl.Message) {
-	kind, index := msg.Tag()&0xff, msg.Tag()>>8
+	kind, index := msg.Tag()&0xff, msg.Tag()>>8&(1<<32-1)
 	if kind == kindStatus {
 		m.replyStatus(at, msg)
 		return
@@ -444,6 +446,9 @@ func (m *remote) edgesWith(group string) (es []LostEdge) {
 		if x.credit != nil {
 			e.Taken = x.credit.taken.Load()
 		}
+		for i := 1; i < len(x.origins); i++ {
+			e.Origins = append(e.Origins, x.origins[i].Load())
+		}
 		es = append(es, e)
 	}
 	return es
@@ -561,12 +566,18 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 	x.samples = &in.inputs[ch].samples
 	f := frames.New(codecOf[T](e))
 	one := make([]T, 1)
-	x.take = func(msg *rocl.Message, isOne bool) (err error) {
+	if n := len(e.From.In) + len(e.From.InBack); n > 1 {
+		x.origins = make([]atomic.Uint64, n+1)
+	}
+	x.take = func(msg *rocl.Message, isOne bool) error {
 		items := one
-		if isOne {
+		p, err := frames.Origins(msg, isOne, x.origins)
+		switch {
+		case err != nil:
+		case isOne:
 			err = f.One(m.c, msg, &one[0])
-		} else {
-			items, err = f.Many(msg.Bytes())
+		default:
+			items, err = f.Many(p)
 		}
 		if err != nil {
 			return fmt.Errorf("decode its items: %w", err)
@@ -595,6 +606,9 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	}
 	f := frames.New(codecOf[T](e))
 	out.wire = &remoteWire[T]{m, x, f}
+	if o.inputs > 1 && o.inputs <= frames.MostOrigins {
+		out.origins = []uint16{}
+	}
 	if n := f.Fixed(); n != 0 {
 		out.most = max(1, min(out.most, o.limits.bytes/n))
 	} else {
@@ -617,13 +631,13 @@ type remoteWire[T any] struct {
 
 func (w *remoteWire[T]) sentBytes() uint64 { return w.f.Sent() }
 
-func (w *remoteWire[T]) put(items []T) error {
+func (w *remoteWire[T]) put(items []T, origins []uint16) error {
 	m, x := w.m, w.x
 	if err := m.await(x); err != nil {
 		frames.Discard(items)
 		return err
 	}
-	if err := w.f.Send(m.r.ctx, x.self, x.to, tagOf(kindOne, x.e), tagOf(kindMany, x.e), items); err != nil {
+	if err := w.f.Send(m.r.ctx, x.self, x.to, tagOf(kindOne, x.e), tagOf(kindMany, x.e), items, origins); err != nil {
 		return m.lost(x, err)
 	}
 	x.items.Add(uint64(len(items)))

@@ -128,7 +128,6 @@ func TestGroupNeverStarts(t *testing.T) {
 // numbers of items that they sent to it and got from it, so together they tell what it held.
 func TestLostGroupHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cluster := rocltest.Cluster(t, 1)
 		sent, got, stop := 0, 0, make(chan struct{})
 		src := From(func(ctx context.Context, out Out[int]) error {
 			for {
@@ -151,37 +150,77 @@ func TestLostGroupHeld(t *testing.T) {
 			return nil
 		}, Name("K"))
 		g := try.Get(New("held", Pipeline3(src, w, k)))(t)
-		for name, n := range map[string]Node{"G1": src, "G2": w, "G3": k} {
-			try.OK(t, g.Group(name, n))
-		}
-		errs := map[string]error{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for _, name := range []string{"G1", "G2", "G3"} {
-			c := cluster.Open(0)
-			wg.Go(func() {
-				err := g.Run(t.Context(), InGroup(c, name, Config{}))
-				mu.Lock()
-				defer mu.Unlock()
-				errs[name] = err
-			})
-			if name == "G2" {
-				wg.Go(func() {
-					<-stop
-					time.Sleep(time.Second) // until the source has sent all that it can, in virtual time
-					try.Check(t, c.Close())
-				})
-			}
-		}
-		wg.Wait()
-		var before, behind *RunError
-		try.Equal(t, errors.As(errs["G1"], &before) && errors.As(errs["G3"], &behind), true, "%v", errs)
+		before, behind := loseMiddle(t, g, stop, []Node{src}, w, k)
 		try.Equal(t, before.Group+behind.Group, "G2G2")
-		try.Equal(t, fmt.Sprint(before.Edges), fmt.Sprintf("[{S W 0 0 false %d %d}]", sent, before.Edges[0].Taken))
-		try.Equal(t, fmt.Sprint(behind.Edges), "[{W K 0 0 false 50 0}]")
+		try.Equal(t, fmt.Sprint(before.Edges), fmt.Sprintf("[{S W 0 0 false %d %d []}]", sent, before.Edges[0].Taken))
+		try.Equal(t, fmt.Sprint(behind.Edges), "[{W K 0 0 false 50 0 []}]")
 		try.Equal(t, got, 50)
 		try.Equal(t, sent > 50 && sent <= 50+8+2, true, "%d items were sent", sent)
 	})
+}
+
+// loseMiddle runs a graph with its nodes in the groups G1, G2 and G3, and lets G2 end a while after
+// stop. It returns the errors of G1 and G3.
+func loseMiddle(t *testing.T, g *Graph, stop chan struct{}, first []Node, middle, last Node) (before, behind *RunError) {
+	t.Helper()
+	try.OK(t, errors.Join(g.Group("G1", first...), g.Group("G2", middle), g.Group("G3", last)))
+	cluster := rocltest.Cluster(t, 1)
+	var errs [3]error
+	var wg sync.WaitGroup
+	for i, name := range []string{"G1", "G2", "G3"} {
+		c := cluster.Open(0)
+		wg.Go(func() { errs[i] = g.Run(t.Context(), InGroup(c, name, Config{})) })
+		if name == "G2" {
+			wg.Go(func() {
+				<-stop
+				time.Sleep(time.Second) // until the sources have sent all that they can, in virtual time
+				try.Check(t, c.Close())
+			})
+		}
+	}
+	wg.Wait()
+	try.Equal(t, errors.As(errs[0], &before) && errors.As(errs[2], &behind), true, "%v", errs)
+	return before, behind
+}
+
+// Promise (Dataflow): When a group is lost whose node has several inputs, the receivers from it tell
+// for each of them how many items it has done, and the senders to it how many they sent.
+func TestLostGroupOrigins(t *testing.T) {
+	for _, batch := range []int{1, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			stop := make(chan struct{})
+			var sent, done [2]uint64
+			sources := some(2, func(name string) Part[None, int] {
+				i := int(name[1] - '1')
+				return From(func(ctx context.Context, out Out[int]) error {
+					for {
+						if err := out.Send(ctx, i); err != nil {
+							return err
+						}
+						sent[i]++
+						time.Sleep(time.Duration(i+1) * time.Millisecond)
+					}
+				}, Name(name), Window(16), Batch(batch, 0, 0))
+			}, "S")
+			w := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+				if done[0]+done[1] == 50 {
+					close(stop)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				done[in.Value]++
+				return out.Send(ctx, in.Value)
+			}), Name("W"), Batch(batch, 0, 0))
+			k := To(ignore[int], Name("K"))
+			g := try.Get(New("origins", Pipeline(AllToAll(sources, []Part[int, int]{w}), k)))(t)
+			before, behind := loseMiddle(t, g, stop, nodesOf(sources), w, k)
+			for i, e := range before.Edges {
+				try.Equal(t, e.Items, sent[i], "items of source %d", i)
+			}
+			try.Equal(t, fmt.Sprint(behind.Edges[0].Items, behind.Edges[0].Origins), fmt.Sprint(50, done))
+			try.Equal(t, sent[0] > done[0] && sent[1] >= done[1] && done[1] > 0, true, "sent %v, done %v", sent, done)
+		})
+	}
 }
 
 // Promise (Dataflow): A group that cannot use its context says so at once.

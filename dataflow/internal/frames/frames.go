@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
@@ -37,6 +38,7 @@ type Format[T any] struct {
 	hasLength bool          // each item of a batch lies behind its length
 	fixed     int           // the size of each item if package codec encodes it raw, else 0
 	scratch   []byte
+	counts    []byte
 	sent      atomic.Uint64
 }
 
@@ -94,10 +96,56 @@ func Discard[T any](items []T) {
 	}
 }
 
+// Origins of items: a sender with several inputs tells from which of them it made an item. The tag
+// of one item has the number of the input in its highest 16 bits, and 0 if it has none. The tag of
+// several items has there how many counts of four bytes lie behind the items: how many have no
+// input, how many are of input 1, and so on.
+const (
+	originShift = 48
+	countLen    = 4
+	// MostOrigins is how many inputs can be told apart.
+	MostOrigins = 1<<16 - 2
+)
+
+func originOf(tag uint64, n uint16) uint64 { return tag | uint64(n)<<originShift }
+
+// countOrigins returns the counts that lie behind several items.
+func (f *Format[T]) countOrigins(origins []uint16) []byte {
+	n := countLen * (int(slices.Max(origins)) + 1)
+	f.counts = slices.Grow(f.counts[:0], n)[:n]
+	clear(f.counts)
+	for _, i := range origins {
+		at := f.counts[countLen*int(i):]
+		binary.LittleEndian.PutUint32(at, binary.LittleEndian.Uint32(at)+1)
+	}
+	return f.counts
+}
+
+// Origins adds the origins of the items of a message to counts, by their inputs from 1, and returns
+// the payload without them.
+func Origins(m *rocl.Message, isOne bool, counts []atomic.Uint64) ([]byte, error) {
+	p, n := m.Bytes(), int(m.Tag()>>originShift)
+	switch {
+	case n == 0:
+	case isOne && n < len(counts):
+		counts[n].Add(1)
+	case !isOne && n <= len(counts) && n*countLen <= len(p):
+		tail := p[len(p)-n*countLen:]
+		for i := range n {
+			counts[i].Add(uint64(binary.LittleEndian.Uint32(tail[countLen*i:])))
+		}
+		p = p[:len(p)-len(tail)]
+	default:
+		return nil, fmt.Errorf("%w: origins of more than %d inputs", codec.ErrValue, len(counts))
+	}
+	return p, nil
+}
+
 // Send sends items from one resource to another: as one message with the tag one if there is one
 // item, as messages with the tag one if they are buffers, and otherwise as a message with the tag
-// many. Buffers belong to Send, whether it fails or not.
-func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, one, many uint64, items []T) error {
+// many. Buffers belong to Send, whether it fails or not. origins is nil, or has the origin of each
+// item.
+func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, one, many uint64, items []T, origins []uint16) error {
 	if f.isBuffer {
 		for i := range items {
 			b := asBuffer(&items[i])
@@ -105,8 +153,11 @@ func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, 
 				Discard(items[i:])
 				return fmt.Errorf("%w: the item is a nil buffer", codec.ErrValue)
 			}
-			n := b.Len()
-			if err := from.Send(ctx, to, one, b); err != nil {
+			n, tag := b.Len(), one
+			if origins != nil {
+				tag = originOf(one, origins[i])
+			}
+			if err := from.Send(ctx, to, tag, b); err != nil {
 				Discard(items[i:])
 				return err
 			}
@@ -114,23 +165,30 @@ func (f *Format[T]) Send(ctx context.Context, from *rocl.Resource, to rocl.GID, 
 		}
 		return nil
 	}
-	tag := many
-	if len(items) == 1 {
+	tag, tail := many, []byte(nil)
+	switch {
+	case len(items) == 1 && len(origins) == 1:
+		tag = originOf(one, origins[0])
+	case len(items) == 1:
 		tag = one
+	case origins != nil:
+		tail = f.countOrigins(origins)
+		tag = originOf(many, uint16(len(tail)/countLen))
 	}
-	size := f.sizeOf(items)
+	size := f.sizeOf(items) + len(tail)
 	if size <= mostSmall {
 		p, err := f.append(f.scratch[:0], items)
 		if err != nil {
 			return err
 		}
+		p = append(p, tail...)
 		if cap(p) <= 2*mostSmall {
 			f.scratch = p
 		}
 		f.sent.Add(uint64(len(p)))
 		return from.SendBytes(ctx, to, tag, p)
 	}
-	b, err := f.buffer(ctx, from.Context(), items, size)
+	b, err := f.buffer(ctx, from.Context(), items, tail, size)
 	if err != nil {
 		return err
 	}
@@ -159,8 +217,8 @@ func (f *Format[T]) sizeOf(items []T) int {
 	return n
 }
 
-// buffer returns a pooled buffer with the items, which take about size bytes.
-func (f *Format[T]) buffer(ctx context.Context, c *rocl.Context, items []T, size int) (*rocl.Buffer, error) {
+// buffer returns a pooled buffer with the items and what lies behind them, about size bytes.
+func (f *Format[T]) buffer(ctx context.Context, c *rocl.Context, items []T, tail []byte, size int) (*rocl.Buffer, error) {
 	b, err := c.BufferWait(ctx, size)
 	if err != nil {
 		return nil, err
@@ -175,6 +233,7 @@ func (f *Format[T]) buffer(ctx context.Context, c *rocl.Context, items []T, size
 		b.Release()
 		return nil, err
 	}
+	p = append(p, tail...)
 	if len(p) != 0 && (len(p) > len(mem) || &p[0] != &mem[0]) { // the items are longer than the estimate
 		b.Release()
 		if b, err = c.BufferWait(ctx, len(p)); err != nil {

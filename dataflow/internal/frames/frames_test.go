@@ -55,7 +55,7 @@ func crossed[T any](t *testing.T, own rocl.Codec[T], items []T) (got []T, messag
 	from, to := c.Open(0), c.Open(0)
 	a, b := try.Get(from.Register(t.Context(), nil))(t), try.Get(to.Register(t.Context(), nil))(t)
 	f := New(own)
-	try.OK(t, f.Send(t.Context(), a, b.ID(), 1, 2, items))
+	try.OK(t, f.Send(t.Context(), a, b.ID(), 1, 2, items, nil))
 	for len(got) < len(items) {
 		m := try.Get(b.Recv(t.Context()))(t)
 		if m.Tag() == 2 {
@@ -106,7 +106,7 @@ func TestBuffersCrossUncopied(t *testing.T) {
 			sent = append(sent, try.Get(c.Buffer(n))(t))
 		}
 		where := &sent[2].Bytes()[0]
-		try.OK(t, f.Send(t.Context(), a, a.ID(), 1, 2, sent))
+		try.OK(t, f.Send(t.Context(), a, a.ID(), 1, 2, sent, nil))
 		for _, n := range []int{0, 5, 100_000} {
 			m := try.Get(a.Recv(t.Context()))(t)
 			var b *rocl.Buffer
@@ -118,8 +118,8 @@ func TestBuffersCrossUncopied(t *testing.T) {
 			}
 			Discard([]*rocl.Buffer{b, nil})
 		}
-		try.Fails(f.Send(t.Context(), a, a.ID(), 1, 2, []*rocl.Buffer{nil, try.Get(c.Buffer(1))(t)}))(t, codec.ErrValue)
-		try.Fails(f.Send(t.Context(), a, c.ID(), 1, 2, []*rocl.Buffer{try.Get(c.Buffer(1))(t)}))(t, rocl.ErrGone)
+		try.Fails(f.Send(t.Context(), a, a.ID(), 1, 2, []*rocl.Buffer{nil, try.Get(c.Buffer(1))(t)}, nil))(t, codec.ErrValue)
+		try.Fails(f.Send(t.Context(), a, c.ID(), 1, 2, []*rocl.Buffer{try.Get(c.Buffer(1))(t)}, nil))(t, rocl.ErrGone)
 		Discard([]int{1})
 	})
 }
@@ -132,7 +132,7 @@ func TestCodecLies(t *testing.T) {
 		f := New[record](texts{})
 		for _, more := range [][]record{nil, {{}}, make([]record, 20)} {
 			for _, text := range []string{"panic", "short", "error"} {
-				err := f.Send(t.Context(), a, a.ID(), 1, 2, append(more, record{Text: text}))
+				err := f.Send(t.Context(), a, a.ID(), 1, 2, append(more, record{Text: text}), nil)
 				if text == "short" && len(more) == 0 {
 					try.OK(t, err) // nothing stands before the item
 				} else {
