@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/metrics"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -139,9 +139,7 @@ func BenchmarkInCall(b *testing.B) {
 
 func inCall(b *testing.B, transport, poll string) {
 	ctx := b.Context()
-	dir := try.Get(os.MkdirTemp("", "rb-"))(b)
-	b.Cleanup(func() { os.RemoveAll(dir) })
-	sock := filepath.Join(dir, "d.sock")
+	sock := freeaddr.Socket(b)
 	c := try.Get(inCallContext(ctx, sock, transport, poll))(b)
 	b.Cleanup(func() { c.Close() })
 	client := endpoint(b, c)

@@ -18,22 +18,20 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
-func sock(t testing.TB) string {
-	dir := try.Get(os.MkdirTemp("", "rd-"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "d.sock")
-}
+func sock(t testing.TB) string { return freeaddr.Socket(t) }
 
 // list returns m as a pattern that wants the attributes want.
 func list(t testing.TB, m resource.Attributes, want ...string) *resource.List {

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -49,13 +50,8 @@ func TestMain(m *testing.M) {
 		}))
 }
 
-// socket returns the path of a socket for a node of the test's own. The path is short: the kernel
-// allows 107 bytes.
-func socket(t *testing.T) string {
-	dir := try.Get(os.MkdirTemp("", "rt-"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "d.sock")
-}
+// socket returns the path of a socket for a node of the test's own.
+func socket(t testing.TB) string { return freeaddr.Socket(t) }
 
 // run runs a command to its end and returns its output and exit code.
 func run(t *testing.T, in string, bin string, args ...string) (out string, code int) {

@@ -419,7 +419,9 @@ func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
 // mostLost is how many agents and members that were given up a coordinator remembers.
 const mostLost = 256
 
-// forgetRequests forgets the reservations and arrivals of an agent, and that it needs a view.
+// forgetRequests forgets the reservations and arrivals of an agent, and that it needs a view. It
+// leaves joining alone: a member of an agent that was given up may live, and other agents that know
+// it would be told that it has ended.
 func (c *groupCoordinator) forgetRequests(agent TID) {
 	c.viewless = slices.DeleteFunc(c.viewless, func(a arrival) bool { return a.agent == agent })
 	c.pending = slices.DeleteFunc(c.pending, func(a arrival) bool { return a.agent == agent })

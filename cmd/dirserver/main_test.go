@@ -21,15 +21,17 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/tpvm"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
@@ -59,11 +61,7 @@ func file(t *testing.T, text string) string {
 
 // short returns a new folder for sockets, whose paths must not exceed the kernel's limit of 107
 // bytes.
-func short(t *testing.T) string {
-	dir := try.Get(os.MkdirTemp("", "ds-"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
+func short(t *testing.T) string { return filepath.Dir(freeaddr.Socket(t)) }
 
 // Flags precede the environment, which precedes the file, which precedes the defaults.
 // --print-config shows the origin of each setting.

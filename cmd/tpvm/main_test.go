@@ -22,6 +22,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -70,10 +71,9 @@ type shell struct {
 }
 
 func newShell(t *testing.T) *shell {
-	dir := try.Get(os.MkdirTemp("", "tp-"))(t) // short: the kernel allows 107 bytes
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	sock := freeaddr.Socket(t)
 	race := os.Getenv("GORACE") + " atexit_sleep_ms=0" // a process of a race build sleeps a second at its end otherwise
-	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+dir, "ROCL_SOCKET="+filepath.Join(dir, "s"), "TPVM_VM=test")}
+	return &shell{t: t, env: append(os.Environ(), "GORACE="+race, "BE_TPVM=tpvm", "HOME="+filepath.Dir(sock), "ROCL_SOCKET="+sock, "TPVM_VM=test")}
 }
 
 // command returns a command that has not been started.

@@ -127,11 +127,7 @@ func freePort(t *testing.T) string {
 	return try.Get(freeaddr.Loopback())(t)
 }
 
-func sock(t *testing.T) string {
-	dir := try.Get(os.MkdirTemp("", "rc-"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "d.sock")
-}
+func sock(t testing.TB) string { return freeaddr.Socket(t) }
 
 // served returns a client that serves the node at path while no other process does, as the member
 // that ms describes. It is closed when the test ends.

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,17 +13,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // sock returns a path for a socket in a folder of its own.
-func sock(t testing.TB) string {
-	dir := try.Get(os.MkdirTemp("", "rn-"))(t)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return filepath.Join(dir, "d.sock")
-}
+func sock(t testing.TB) string { return freeaddr.Socket(t) }
 
 // withTCP is serve for a server that listens at a TCP port too. It returns the port's address, and
 // the one that clients use.

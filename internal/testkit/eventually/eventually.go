@@ -4,26 +4,53 @@
 package eventually
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // Timeout is the longest wait for what must come. It is long, because a loaded machine runs a test
-// many times slower: it ends only what hangs.
+// many times slower: it ends only what hangs. When a wait of a test has taken so long, further
+// waits of that test and its subtests take a second at most.
 const Timeout = 5 * time.Minute
 
 const (
+	hurried = time.Second // the longest wait behind one that took Timeout
 	first   = 10 * time.Microsecond
 	longest = time.Millisecond
 	counted = time.Second // the most that counts of the time between two calls of is
 )
 
+// spent is the name of the top-level test in which a wait has taken Timeout last.
+var spent atomic.Value
+
+func top(t testing.TB) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name
+}
+
+// limit returns how long a wait of t may take.
+func limit(t testing.TB) time.Duration {
+	if spent.Load() == top(t) {
+		return hurried
+	}
+	return Timeout
+}
+
+// never ends the test, in which a wait for what has taken too long.
+func never(t testing.TB, what string) {
+	t.Helper()
+	spent.Store(top(t))
+	t.Fatalf("never: %s", what)
+}
+
 // True returns when is returns true. After Timeout it ends the test with what, the name of the
 // state. In a bubble of package testing/synctest the time is that of the bubble.
 func True(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	if !Within(Timeout, is) {
-		t.Fatalf("never: %s", what)
+	if !Within(limit(t), is) {
+		never(t, what)
 	}
 }
 

@@ -47,6 +47,43 @@ func TestStoppedMeanwhile(t *testing.T) {
 	})
 }
 
+// A failing is a test that notes that it has failed, and goes on.
+type failing struct {
+	testing.TB
+	name   string
+	failed int
+}
+
+func (f *failing) Name() string          { return f.name }
+func (f *failing) Fatalf(string, ...any) { f.failed++ }
+
+// When a wait has used up its time, further waits of the same test end soon. Those of another test
+// do not.
+func TestSpent(t *testing.T) {
+	waits := map[string]func(t testing.TB){
+		"True":    func(t testing.TB) { True(t, "it", func() bool { return false }) },
+		"Value":   func(t testing.TB) { Value(t, "it", make(chan int)) },
+		"Context": func(t testing.TB) { <-Context(t).Done(); t.Fatalf("") },
+	}
+	for first, wait := range waits {
+		synctest.Test(t, func(t *testing.T) {
+			most := func(name string, d time.Duration, wait func(testing.TB)) {
+				f, begun := &failing{TB: t, name: name}, time.Now()
+				wait(f)
+				if took := time.Since(begun); took > d+time.Second || took < d || f.failed != 1 {
+					t.Errorf("behind %s: %s: after %v, %d failures", first, name, took, f.failed)
+				}
+				synctest.Wait()
+			}
+			most("Test"+first+"/a", Timeout, wait)
+			for next, wait := range waits {
+				most("Test"+first+"/"+next, hurried, wait)
+			}
+			most("TestOther", Timeout, waits["Value"])
+		})
+	}
+}
+
 // The context of a test has not ended when the test's cleanup functions run, and may be made by
 // one.
 func TestContext(t *testing.T) {

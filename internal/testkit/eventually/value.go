@@ -13,8 +13,8 @@ func Value[T any](t testing.TB, what string, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
-	case <-time.After(Timeout):
-		t.Fatalf("never: %s", what)
+	case <-time.After(limit(t)):
+		never(t, what)
 	}
 	return v
 }

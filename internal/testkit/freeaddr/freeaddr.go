@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"sync/atomic"
+	"testing"
 )
 
 // These ports are below those that the kernel assigns to listeners and outgoing connections.
@@ -34,6 +37,18 @@ func Port() (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("freeaddr: none of %d ports is free", count)
+}
+
+// Socket returns the path of a Unix socket in a folder of its own, which is removed when the test
+// ends. Unlike paths in t.TempDir, it is shorter than the 107 bytes that the kernel allows.
+func Socket(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rt-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "d.sock")
 }
 
 func free(addr string) bool {

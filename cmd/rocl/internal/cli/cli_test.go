@@ -19,14 +19,16 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
-	"github.com/spf13/cobra"
-	"go.uber.org/goleak"
 )
 
 // TestMain runs the tests, or the command itself if the environment says so.
@@ -48,13 +50,9 @@ func node(t *testing.T) string {
 
 // labelled starts a directory of a node with labels, and returns it with its socket.
 func labelled(t *testing.T, a resource.Attributes) (*directory.Server, string) {
-	dir := try.Get(os.MkdirTemp("", "rc-"))(t) // short, because the kernel allows 107 bytes
-	sock := filepath.Join(dir, "d.sock")
+	sock := freeaddr.Socket(t)
 	s := try.Get(directory.Listen(sock, directory.WithLabels(try.Get(directory.NewLabels(a))(t))))(t)
-	t.Cleanup(func() {
-		s.Close()
-		os.RemoveAll(dir)
-	})
+	t.Cleanup(func() { s.Close() })
 	return s, sock
 }
 
