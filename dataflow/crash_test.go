@@ -16,7 +16,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -251,8 +253,8 @@ func (s *summing) InputEnded(context.Context, int, bool, Out[None]) error {
 	return nil
 }
 
-// Promise (Dataflow): Many small items pass a mailbox of the least size, and TCP receive buffers of
-// the least size.
+// Promise (Dataflow): Many small items pass mailboxes of the least size, and TCP receive buffers of
+// the least size, also through a group in the middle.
 func TestSmallBuffers(t *testing.T) {
 	narrow := relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
 		return func(to, from net.Conn) {
@@ -269,14 +271,60 @@ func TestSmallBuffers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := rocltest.Cluster(t, 1)
-			src, k := count(tt.n, Batch(512, 0, 0)), Do(&summing{n: tt.n}, Name("K"))
-			g := cutPipe(t, src, k)
-			c1 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
-			c2 := cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to))
-			err1, err2 := runBoth(t.Context(), g, g, c1, c2, Config{})
-			try.OK(t, errors.Join(err1, err2))
+			src, w, k := count(tt.n, Batch(512, 0, 0)), pass[int]("W", Batch(512, 0, 0)), Do(&summing{n: tt.n}, Name("K"))
+			g := inThree(t, src, w, k)
+			open := func() *rocl.Context { return cluster.Open(0, rocl.WithMailbox(1), rocl.WithTransports(tt.to)) }
+			for group, err := range runThree(t.Context(), g, open) {
+				try.Check(t, err, "%s", group)
+			}
 		})
 	}
+}
+
+// inThree returns the graph of a source, a stage and a sink in the groups G1, G2 and G3.
+func inThree[T any](t *testing.T, src Part[None, T], w Part[T, T], k Part[T, None]) *Graph {
+	g := try.Get(New("three", Pipeline3(src, w, k)))(t)
+	try.OK(t, errors.Join(g.Group("G1", src), g.Group("G2", w), g.Group("G3", k)))
+	return g
+}
+
+// runThree runs the groups of inThree, each in a context of its own, and returns their errors.
+func runThree(ctx context.Context, g *Graph, open func() *rocl.Context) map[string]error {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	errs := map[string]error{}
+	for _, group := range []string{"G1", "G2", "G3"} {
+		c := open()
+		wg.Go(func() {
+			err := g.Run(ctx, InGroup(c, group, Config{}))
+			mu.Lock()
+			defer mu.Unlock()
+			errs[group] = err
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// Promise (Dataflow): When the disk of a sink is full, the error of its write is the error of each
+// group, and names the sink.
+func TestFullDisk(t *testing.T) {
+	disk, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip("there is no disk that is always full: ", err)
+	}
+	defer disk.Close()
+	synctest.Test(t, func(t *testing.T) {
+		cluster := rocltest.Cluster(t, 1)
+		g := inThree(t, count(1<<30), pass[int]("W"), To(func(_ context.Context, in Item[int]) error {
+			_, err := fmt.Fprintln(disk, in.Value)
+			return err
+		}, Name("K")))
+		for group, err := range runThree(t.Context(), g, func() *rocl.Context { return cluster.Open(0) }) {
+			wantRunError(t, err, "G3", "K", nil)
+			try.Equal(t, strings.Contains(err.Error(), syscall.ENOSPC.Error()), true, "%s: %v", group, err)
+		}
+	})
 }
 
 // Promise (Dataflow): A group that is cut off for longer than the time of WithGiveUp is lost: Run

@@ -181,8 +181,12 @@ func (s *simulation) hasEnded(groups map[string]bool) bool {
 func TestSimulated(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	var well, failed atomic.Int64
+	seeds := times(50, 5000)
+	if testing.Short() {
+		seeds = 20
+	}
 	t.Run("seeds", func(t *testing.T) {
-		for seed := range uint64(times(50, 5000)) {
+		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
 				rocltest.Simulate(t, seed, func(w *rocltest.World) { simulateFlow(w, &well, &failed) })
