@@ -17,10 +17,10 @@ type Visit struct {
 	IsSource                bool   // the node sends the item; otherwise it processes the item
 	From                    int    // as in Item
 	Back                    bool
-	// Meta is what the sender's span carries; at a source it is nil. Before the tracer calls next, it
-	// replaces Meta by a map of what its own span carries. The items that the node sends meanwhile
-	// take that with them, also to other groups. If Meta is nil, they are not sampled. A map in Meta
-	// must not be changed.
+	// Meta is what the sender's span carries; at a source it is nil. Before the tracer calls next,
+	// it replaces Meta by a map of what its own span carries. The items that the node sends
+	// meanwhile take that with them, also to other groups. If Meta is nil, they are not sampled. A
+	// map in Meta must not be changed.
 	Meta map[string]string
 }
 

@@ -306,8 +306,8 @@ func (f *flow) farm() *dataflow.Graph {
 	return g
 }
 
-// channelFarm is a farm of goroutines that take the items from one Go channel. On an idle machine it
-// takes the ideal time: no worker waits while there is an item.
+// channelFarm is a farm of goroutines that take the items from one Go channel. On an idle machine
+// it takes the ideal time: no worker waits while there is an item.
 func channelFarm(*pair) loop {
 	return func(n int, t *times) {
 		items := make(chan int, n)
