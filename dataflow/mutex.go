@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// A mutex is a lock whose holder may wait for another process. A goroutine that wants the lock waits
-// for a channel meanwhile, so that virtual time goes on in a bubble of testing/synctest. It would
-// stand still while a goroutine waits for a sync.Mutex.
+// A mutex is a lock whose holder may wait for another process. A goroutine that wants the lock
+// waits for a channel meanwhile, so that virtual time goes on in a bubble of testing/synctest. It
+// would stand still while a goroutine waits for a sync.Mutex.
 type mutex struct {
 	mu      sync.Mutex
 	waiting atomic.Int32

@@ -61,8 +61,8 @@ func newOptions(os []Option) options {
 
 // Name gives a node its name, by which errors and figures name it. Two nodes of a graph must not
 // have the same name. The nodes of a [Farm] get their number at the end of the name, and a worker
-// without a name has the name of the farm. Other nodes without a name are called node0, node1 and so
-// on, in declaration order.
+// without a name has the name of the farm. Other nodes without a name are called node0, node1 and
+// so on, in declaration order.
 func Name(name string) Option { return func(o *options) { o.name = name } }
 
 // Codec is the format in which items of type T cross to another process. It is an option of the

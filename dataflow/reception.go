@@ -4,7 +4,6 @@ package dataflow
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,7 @@ type reception struct {
 	m   *remote
 	res *rocl.Resource
 
-	turn      sync.Mutex // held by the goroutine that receives
+	turn      mutex // held by the goroutine that receives
 	waits     atomic.Uint64
 	wanted    atomic.Bool                        // the node waits for its turn
 	interrupt atomic.Pointer[context.CancelFunc] // ends the turn of the reserve
@@ -28,7 +27,9 @@ type reception struct {
 	isOver    atomic.Bool // the node has ended
 }
 
-func newReception(m *remote) *reception { return &reception{m: m, left: make(chan struct{}, 1)} }
+func newReception(m *remote) *reception {
+	return &reception{m: m, turn: newMutex(), left: make(chan struct{}, 1)}
+}
 
 // busyFor is the time after which the reserve receives for a node that does not: one to two of it.
 const busyFor = time.Millisecond

@@ -21,8 +21,8 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// wantRunError checks the group, the stage and the cause of a run's end. What is empty or nil is not
-// checked.
+// wantRunError checks the group, the stage and the cause of a run's end. What is empty or nil is
+// not checked.
 func wantRunError(t *testing.T, err error, group, stage string, cause error) {
 	t.Helper()
 	var re *RunError
@@ -185,8 +185,8 @@ func loseMiddle(t *testing.T, g *Graph, stop chan struct{}, first []Node, middle
 	return before, behind
 }
 
-// Promise (Dataflow): When a group is lost whose node has several inputs, the receivers from it tell
-// for each of them how many items it has done, and the senders to it how many they sent.
+// Promise (Dataflow): When a group is lost whose node has several inputs, the receivers from it
+// tell for each of them how many items it has done, and the senders to it how many they sent.
 func TestLostGroupOrigins(t *testing.T) {
 	for _, batch := range []int{1, 8} {
 		synctest.Test(t, func(t *testing.T) {
@@ -469,8 +469,8 @@ func TestOnDemand(t *testing.T) {
 			w.group(nodesOf(k)...)
 			return Pipeline(s, AllToAll(l, k, Policy(OnDemand(1))))
 		}},
-		// Each of two sources may have an item wait at the slowest consumer, so the shares are not 22,
-		// 11 and 7. The second source begins later, and no two consumers end their work at one
+		// Each of two sources may have an item wait at the slowest consumer, so the shares are not
+		// 22, 11 and 7. The second source begins later, and no two consumers end their work at one
 		// instant: otherwise goroutines would race for the last items, and the shares would vary.
 		{"demand 2", 100 * time.Millisecond, []int{21, 11, 8}, 0, func(w *world) Part[None, None] {
 			s := several(2, "S", func(name string, i int) Part[None, item] {

@@ -216,7 +216,7 @@ func simulateFlow(w *rocltest.World, well, failed *atomic.Int64) {
 		if s.hasEnded(groups) {
 			return
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // in the bubble
 	}
 	w.Errorf("a group has not ended its run")
 }

@@ -92,8 +92,8 @@ func build(args []string) (*dataflow.Graph, error) {
 // isLate is closed when endLate waits for a failure.
 var isLate = make(chan struct{})
 
-// endLate is a stage that returns after the other groups have heard of a failure. Then SIGTERM kills
-// the process, as it kills a program that does not handle it.
+// endLate is a stage that returns after the other groups have heard of a failure. Then SIGTERM
+// kills the process, as it kills a program that does not handle it.
 func endLate(ctx context.Context, in dataflow.Item[int], out dataflow.Out[int]) error {
 	if in.Value == 2000 { // so many that the stage before can come to its failure
 		close(isLate)
@@ -311,7 +311,8 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// interrupt runs rocl flow run, interrupts it when the stage runs, and checks that no process is left.
+// interrupt runs rocl flow run, interrupts it when the stage runs, and checks that no process is
+// left.
 func (b *bench) interrupt(flags, how string) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
