@@ -235,6 +235,24 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// Promise (Dataflow): A worker of a farm has the name of the farm and its number, if it has no name,
+// also if it is fused.
+func TestWorkerNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		farm := Farm(3, func(i int) Part[int, int] {
+			return Fuse(pass[int](""), Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+				if i == 1 {
+					return broken
+				}
+				return out.Send(ctx, in.Value)
+			})))
+		}, Name("F"))
+		g := try.Get(New("names", Pipeline3(count(10), farm, To(ignore[int]))))(t)
+		wantRunError(t, g.Run(t.Context()), "", "F-1", broken)
+	})
+}
+
 // Promise (Dataflow): Run ends when its context ends.
 func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
