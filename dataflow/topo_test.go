@@ -235,8 +235,8 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A worker of a farm has the name of the farm and its number, if it has no name,
-// also if it is fused.
+// Promise (Dataflow): A worker of a farm has the name of the farm and its number, if it has no
+// name, also if it is fused.
 func TestWorkerNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
