@@ -111,6 +111,8 @@ func (e *elastic[I, O]) bind(r *run, n *plan.Node) {
 	e.r, e.node, e.now, e.at, e.span = r, n, nil, nil, nil
 }
 
+func (e *elastic[I, O]) sendsLater() bool { return true }
+
 func (e *elastic[I, O]) carry(at **Visit, span *map[string]string) bool {
 	e.at, e.span = at, span
 	return true

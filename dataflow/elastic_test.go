@@ -90,7 +90,7 @@ func TestElasticComeAndGo(t *testing.T) {
 		var k collector[int]
 		done := make(chan error)
 		rc := c.cluster.Open(0)
-		go func() { done <- elasticGraph(t, 300, &k).Run(t.Context(), Using(rc, Config{})) }()
+		go func() { done <- elasticGraph(t, 300, &k, Batch(2, 0, 0)).Run(t.Context(), Using(rc, Config{})) }()
 		time.Sleep(time.Second)
 		try.Equal(t, len(k.values("K")), 0, "without a worker")
 		a := c.work(10 * time.Millisecond)

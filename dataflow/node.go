@@ -97,7 +97,6 @@ func (n *typedNode[I, O]) process(ctx context.Context) (err error) {
 	if err = n.inputs(ctx); err != nil && !errors.Is(err, Done) {
 		return err
 	}
-	n.out.origin = 0
 	if s, ok := n.code.stage.(Finisher[O]); ok {
 		return s.Finish(ctx, n.out)
 	}
@@ -112,6 +111,7 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 	if holds {
 		h.hold(func(from int) { n.in.inputs[from].took() }, n.in.forward)
 	}
+	hasOrigins := !sendsLater(stage)
 	called := stage
 	if n.r.tracer != nil {
 		called = n.traced()
@@ -127,7 +127,7 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 		if in == nil {
 			return context.Cause(n.r.ctx)
 		}
-		if !holds { // others send later what they make of an item
+		if hasOrigins {
 			n.out.origin = uint16(in.index + 1)
 		}
 		for i := range items {
@@ -142,6 +142,9 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 			continue
 		}
 		ended++
+		if hasOrigins {
+			n.out.origin = 0
+		}
 		if ender != nil {
 			if err := ender.InputEnded(ctx, in.from, in.isBack, out); err != nil {
 				return err
@@ -149,4 +152,11 @@ func (n *typedNode[I, O]) inputs(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sendsLater reports whether a stage sends what it makes of an item later than in Process, perhaps
+// in another goroutine. A fused stage may be one.
+func sendsLater(stage any) bool {
+	s, ok := stage.(interface{ sendsLater() bool })
+	return ok && s.sendsLater()
 }

@@ -245,6 +245,8 @@ type merger[T any] struct {
 	spans map[uint64]map[string]string // of sampled items, by number
 }
 
+func (m *merger[T]) sendsLater() bool { return true }
+
 func (m *merger[T]) hold(taken func(from int), channels int) {
 	*m = merger[T]{taken: taken, from: map[uint64]int{}, kept: make([][]numbered[T], channels), ended: make([]bool, channels)}
 }

@@ -322,6 +322,8 @@ func (f *fused[A, B, C]) carry(at **Visit, span *map[string]string) bool {
 	return first || second
 }
 
+func (f *fused[A, B, C]) sendsLater() bool { return sendsLater(f.first) || sendsLater(f.second) }
+
 func (f *fused[A, B, C]) Start(ctx context.Context, out Out[C]) error {
 	f.mid = middle[B, C]{second: f.second, out: out}
 	if err := f.mid.start(ctx); err != nil {
