@@ -5,6 +5,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -110,4 +111,36 @@ func TestOnEnd(t *testing.T) {
 			awaitEnd(t, ended, ErrClosed)
 		})
 	})
+}
+
+// Endings may be cancelled while they go to the successor of their link.
+func TestEndingsPassBesideCancel(t *testing.T) {
+	for range 100 {
+		from, to := new(link), new(link)
+		from.endings = map[uint32]*endings{1: new(endings)}
+		var es []*ending
+		for range 20 {
+			e := &ending{}
+			e.at.Store(from)
+			from.endings[1].push(e)
+			es = append(es, e)
+		}
+		var cancelling sync.WaitGroup
+		for _, e := range es {
+			cancelling.Go(func() {
+				if !e.cancel(1) {
+					t.Error("an ending is in no list")
+				}
+			})
+		}
+		from.mu.Lock()
+		to.mu.TryLock()
+		from.passEndingsLocked(to)
+		to.mu.Unlock()
+		from.mu.Unlock()
+		cancelling.Wait()
+		if len(from.endings)+len(to.endings) != 0 {
+			t.Fatal("cancelled endings are left")
+		}
+	}
 }

@@ -160,6 +160,8 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		}
 		n.putLocked(wire.TypeNeed, dst, 0, total)
 	}
+	n.mu.TryLock() // nobody else knows n; whoever cancels an ending that was passed on waits
+	defer n.mu.Unlock()
 	l.passEndingsLocked(n)
 	l.flushCountersLocked()
 	if !l.publishSuccessorLocked(n) {
@@ -175,7 +177,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 }
 
 // passEndingsLocked makes o call the functions that wait for ends of the peer's resources. The mu
-// of both must be held, except that of the one that is not published.
+// of both must be held.
 func (l *link) passEndingsLocked(o *link) {
 	for _, list := range l.endings {
 		for e := list.First(); e != nil; e = e.place.Next() {
