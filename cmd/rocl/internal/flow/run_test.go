@@ -311,7 +311,8 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// interrupt runs rocl flow run, interrupts it when the stage runs, and checks that no process is left.
+// interrupt runs rocl flow run, interrupts it when the stage runs, and checks that no process is
+// left.
 func (b *bench) interrupt(flags, how string) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
