@@ -160,7 +160,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		}
 		n.putLocked(wire.TypeNeed, dst, 0, total)
 	}
-	n.mu.TryLock() // nobody else knows n; whoever cancels an ending that was passed on waits
+	n.mu.TryLock() // only this goroutine knows n; a cancel of an ending that was passed on waits
 	defer n.mu.Unlock()
 	l.passEndingsLocked(n)
 	l.flushCountersLocked()
