@@ -3,9 +3,11 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -163,14 +165,14 @@ func TestFullPoolToInline(t *testing.T) {
 	release := occupy(t, old)
 	defer release()
 	ran := 0 // the race detector sees handlers that run at once
-	began, free := make(chan struct{}), make(chan struct{})
+	began, free := make(chan []byte, 1), make(chan struct{})
 	try.OK(t,
 		errors.Join(rpc.Register(s, "moved", func(_ context.Context, isInline bool) (int, error) {
 			if !isInline {
 				return 0, nil
 			}
 			ran++
-			close(began)
+			began <- debug.Stack()
 			<-free
 			ran++
 			return ran, nil
@@ -185,9 +187,13 @@ func TestFullPoolToInline(t *testing.T) {
 	waits := call("moved", true)
 	eventually.True(t, "a call waits for room", func() bool { return old.Stats().Waiting == 1 })
 	try.OK(t, errors.Join(s.Place("moved", rpc.Inline()), set.ReplacePool("old", "main")))
-	<-began
+	stack := <-began
 	other := call("inline", true)
-	eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })
+	// If the receiving goroutine had yet to find that the pool would wait, it runs the handler, and
+	// receives nothing meanwhile.
+	if !bytes.Contains(stack, []byte("(*Server).receive(")) {
+		eventually.True(t, "the other request has come", func() bool { n, _ := s.Resource().Waiting(); return n == 0 })
+	}
 	close(free)
 	for f, want := range map[*rpc.Future[int]]int{queued: 0, waits: 2, other: 3} {
 		try.Gives(f.Wait(deadline(t)))(t, want)
