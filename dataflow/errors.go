@@ -68,9 +68,10 @@ type LostEdge struct {
 	Items        uint64 // that were sent to the other group, or have come from it
 	Taken        uint64 // of the items sent, how many the consumer is known to have taken
 	// Origins has, for each input of the node From in that group, its forward inputs first, how
-	// many of the items that have come From sent while it processed an item of that input. It is
-	// nil if From has one input, or is of this group. If From sends one item for each, as many
-	// items of that input are done, and those after them are not.
+	// many of the items that have come From sent while it processed an item of that input. Items
+	// that From sent in Start, InputEnded or Finish count for no input. Origins is nil if From has
+	// one input, or is of this group. If From sends one item for each, as many items of that input
+	// are done, and those after them are not.
 	Origins []uint64
 }
 

@@ -277,13 +277,12 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.r.push() // messages to other groups leave
 		in.mu.Lock()
-		if in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0 {
-			in.mu.Unlock()
-			continue
-		}
-		in.asleep = true
+		in.asleep = !in.hasComeLocked()
+		sleeps := in.asleep
 		in.mu.Unlock()
-		<-in.wake
+		if sleeps {
+			<-in.wake
+		}
 	}
 }
 
@@ -291,6 +290,11 @@ func (in *inbox[T]) fill() bool {
 func (in *inbox[T]) hasCome() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	return in.hasComeLocked()
+}
+
+// hasComeLocked is hasCome with mu held.
+func (in *inbox[T]) hasComeLocked() bool {
 	return in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0
 }
 

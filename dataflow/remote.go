@@ -566,7 +566,7 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 	x.samples = &in.inputs[ch].samples
 	f := frames.New(codecOf[T](e))
 	one := make([]T, 1)
-	if n := len(e.From.In) + len(e.From.InBack); n > 1 {
+	if n := origins(e.From); n > 0 {
 		x.origins = make([]atomic.Uint64, n+1)
 	}
 	x.take = func(msg *rocl.Message, isOne bool) error {
@@ -606,7 +606,7 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	}
 	f := frames.New(codecOf[T](e))
 	out.wire = &remoteWire[T]{m, x, f}
-	if o.inputs > 1 && o.inputs <= frames.MostOrigins {
+	if origins(e.From) > 0 {
 		out.origins = []uint16{}
 	}
 	if n := f.Fixed(); n != 0 {
@@ -614,6 +614,15 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	} else {
 		out.size = f.Size
 	}
+}
+
+// origins returns how many inputs a node has, if its items carry from which of them they come, else
+// 0.
+func origins(n *plan.Node) int {
+	if k := len(n.In) + len(n.InBack); k > 1 && k <= frames.MostOrigins {
+		return k
+	}
+	return 0
 }
 
 // codecOf returns the codec of the node that sends on an edge, or nil.
