@@ -80,7 +80,7 @@ type remoteEdge struct {
 	gone  chan struct{} // closed when the peer has ended: nothing comes any more
 	items atomic.Uint64 // that were sent, or have come
 
-	mu        sync.Mutex
+	mu        mutex
 	to        rocl.GID // the peer's resource
 	isWatched bool
 
@@ -106,7 +106,7 @@ func newRemote(r *run, c *rocl.Context) *remote {
 
 // add adds an edge.
 func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
-	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
+	x := &remoteEdge{e: e, me: me, peer: peer, mu: newMutex(), ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
 	m.edges[e.Index] = x
 	if m.nodes[me] == nil {
 		m.nodes[me] = newReception(m)
