@@ -260,7 +260,7 @@ func (m *remote) send(ctx context.Context, x *remoteEdge, kind uint64, p []byte)
 // lost returns the error of a message that could not be sent, and nil if the consumer has ended
 // well. The peer's end is told behind its last message, which may say that, so lost waits for it.
 func (m *remote) lost(x *remoteEdge, err error) error {
-	if !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
+	if !rocl.IsEnd(err) {
 		return err
 	}
 	select {
