@@ -183,7 +183,9 @@ func (o *outbox[T]) Send(ctx context.Context, v T) error {
 	switch {
 	case o.isFinished:
 		return Done
-	case o.state.Choice == plan.ByKey && o.forward > 0:
+	case o.forward == 0:
+		return fmt.Errorf("%w: Send at a node without forward channels, which has %d for SendBack", ErrChannel, len(o.outputs))
+	case o.state.Choice == plan.ByKey:
 		return o.sendOn(ctx, int(o.key(v)%uint64(o.forward)), v)
 	case o.state.Choice == plan.Broadcast:
 		return o.sendAll(ctx, v)

@@ -442,8 +442,8 @@ func (m *remote) edgesWith(group string) (es []LostEdge) {
 		if x == nil || x.peer.Group != group {
 			continue
 		}
-		e := LostEdge{From: x.e.From.Name, To: x.e.To.Name, FromCh: x.e.FromCh, ToCh: x.e.ToCh, Back: x.e.IsBack, Items: x.items.Load()}
-		if x.credit != nil {
+		e := LostEdge{From: x.e.From.Name, To: x.e.To.Name, FromCh: x.e.FromCh, ToCh: x.e.ToCh, Back: x.e.IsBack, Sent: x.credit != nil, Items: x.items.Load()}
+		if e.Sent {
 			e.Taken = x.credit.taken.Load()
 		}
 		for i := 1; i < len(x.origins); i++ {
