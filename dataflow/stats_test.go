@@ -62,8 +62,8 @@ func TestStats(t *testing.T) {
 	})
 }
 
-// An item waits until the consumer has taken it, and no longer: also if the sender has not been told,
-// and, from the second call of Stats on, while the consumer is busy.
+// An item waits until the consumer has taken it, and no longer: also if the sender has not been
+// told, and, from the second call of Stats on, while the consumer is busy.
 func TestStatsOfConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pace, goOn := make(chan struct{}), make(chan struct{})
