@@ -76,7 +76,8 @@ type LostEdge struct {
 	Origins []uint64
 }
 
-// String says what crossed the edge: "A → B: 7 items sent, 5 of them taken", or "… items have come".
+// String says what crossed the edge: "A → B: 7 items sent, 5 of them taken", or "… items have
+// come".
 func (e LostEdge) String() string {
 	s := fmt.Sprintf("%s → %s: %d items ", e.From, e.To, e.Items)
 	if e.Sent {

@@ -26,9 +26,9 @@ type Item[T any] struct {
 // An Out sends the results of one node. It is for the goroutine that calls the node, and valid
 // until the node has ended. Each call may wait, until ctx ends, for a consumer to take items.
 type Out[T any] interface {
-	// Send sends v on the forward channel that the policy chooses. It returns Done if every consumer
-	// has ended, and fails with ErrChannel if the node has no forward channel, as the last node of a
-	// ring.
+	// Send sends v on the forward channel that the policy chooses. It returns Done if every
+	// consumer has ended, and fails with ErrChannel if the node has no forward channel, as the last
+	// node of a ring.
 	Send(ctx context.Context, v T) error
 	// SendTo sends v on the forward channel ch. An item for a consumer that has ended is dropped.
 	SendTo(ctx context.Context, ch int, v T) error
@@ -263,8 +263,8 @@ func Ring[T any](p Part[T, T]) Part[None, None] {
 
 // Fuse lets one goroutine call both nodes: what p sends, q processes at once. p and q must be
 // single nodes, or fused. The channels of the node are the inputs of p and the outputs of q. The
-// node has the name of q, or else that of p. If q returns Done, its outputs end, and p goes on until
-// its own end.
+// node has the name of q, or else that of p. If q returns Done, its outputs end, and p goes on
+// until its own end.
 func Fuse[A, B, C any](p Part[A, B], q Part[B, C]) Part[A, C] {
 	var pb body[A, B]
 	var qb body[B, C]
