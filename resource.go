@@ -107,9 +107,9 @@ func (r *Resource) withFlow(ctx context.Context, to GID, how func(*dispatch.Flow
 // another resource. With the same resource the operation will fail again.
 //
 // IsEnd reports true for an error that matches ErrGone or ErrUnreachable. With ErrNodeDead and
-// ErrUnreachable the resource is taken for ended, and may live behind a cut. IsEnd reports false for
-// nil, for the end of a ctx, and for ErrClosed, which is about this process. If err wraps several
-// errors, such as [SendErrors], one of them is enough.
+// ErrUnreachable the resource is taken for ended, and may live behind a cut. IsEnd reports false
+// for nil, for the end of a ctx, and for ErrClosed, which is about this process. If err wraps
+// several errors, such as [SendErrors], one of them is enough.
 //
 // The type of an error can decide itself: if err is, or wraps, an error with the method
 //

@@ -23,8 +23,8 @@
 //
 // What is not promised: that a picked member lives. Its process can end at any moment, and its node
 // can be behind a cut that gossip has not noticed yet, which takes seconds. A request to it fails
-// then, or waits. Two contexts see a change at different moments, so their picks for a key can differ
-// meanwhile. In a partition, a Set has the members of its own side.
+// then, or waits. Two contexts see a change at different moments, so their picks for a key can
+// differ meanwhile. In a partition, a Set has the members of its own side.
 //
 // # Ways to pick
 //

@@ -43,18 +43,19 @@ func Turn() By { return By{how: byTurn} }
 func Random() By { return By{how: byRandom} }
 
 // Least picks the member with the least sum of the number in an attribute and the requests of this
-// Set to it that are in flight: those that were picked, by whatever way, and have not been told to be
-// over by [Member.Done]. Among equal members it picks the one that it picked longest ago. Members
-// whose attribute is missing, or is no number, are picked only if there are no others. With the name
-// "" the requests in flight count alone.
+// Set to it that are in flight: those that were picked, by whatever way, and have not been told to
+// be over by [Member.Done]. Among equal members it picks the one that it picked longest ago.
+// Members whose attribute is missing, or is no number, are picked only if there are no others. With
+// the name "" the requests in flight count alone.
 func Least(name string) By { return By{how: byLeast, name: name} }
 
 // Nearest picks members of this context in turn; if there are none, those of this node, which
 // shared memory reaches; if there are none, the others.
 func Nearest() By { return By{how: byNearest} }
 
-// Pick picks a member, other than those whose identifiers are given. It fails with ErrNone if there is
-// none, and with the error of [Set.Err] if the set has ended. It does not wait and does not allocate.
+// Pick picks a member, other than those whose identifiers are given. It fails with ErrNone if there
+// is none, and with the error of [Set.Err] if the set has ended. It does not wait and does not
+// allocate.
 //
 // If the program uses [Least], each Pick must be followed by one call of [Member.Done].
 func (s *Set) Pick(by By, not ...rocl.GID) (*Member, error) {
@@ -125,8 +126,8 @@ func (s *Set) Await(ctx context.Context, by By, not ...rocl.GID) (*Member, error
 }
 
 // Done tells the set that a request is over for which the member was picked, and how: err is the
-// error of the request, or nil. If err is an end, as [rocl.IsEnd] reports, the member leaves the set
-// as with [Set.Ended]. Done must be called once after each Pick.
+// error of the request, or nil. If err is an end, as [rocl.IsEnd] reports, the member leaves the
+// set as with [Set.Ended]. Done must be called once after each Pick.
 func (m *Member) Done(err error) {
 	o := m.slot
 	o.inFlight.Add(-1)

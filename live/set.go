@@ -21,8 +21,8 @@ import (
 // ErrNone is returned by [Set.Pick] if the set has no member, or none that the caller leaves in.
 var ErrNone = errors.New("live: no member")
 
-// pause is how long a member stays out of the set that a request has given up as out of reach. It may
-// live, and nothing reports that it is in reach again.
+// pause is how long a member stays out of the set that a request has given up as out of reach. It
+// may live, and nothing reports that it is in reach again.
 const pause = 10 * time.Second
 
 // A Set has the current members of a pattern. Its methods may be called concurrently.
@@ -74,12 +74,12 @@ type Member struct {
 	slot *slot
 }
 
-// Follow returns the set of the resources that match the pattern a, once it has those that match now.
-// The options are those of [rocl.Context.Watch]. Comparisons by [rocl.At] are kept: a member whose
-// numbers leave the pattern leaves the set.
+// Follow returns the set of the resources that match the pattern a, once it has those that match
+// now. The options are those of [rocl.Context.Watch]. Comparisons by [rocl.At] are kept: a member
+// whose numbers leave the pattern leaves the set.
 //
-// The set is kept up to date until ctx ends, the context c is closed, or [Set.Close]. From then on it
-// is empty, and [Set.Pick] fails with the reason. Follow fails as Watch does.
+// The set is kept up to date until ctx ends, the context c is closed, or [Set.Close]. From then on
+// it is empty, and [Set.Pick] fails with the reason. Follow fails as Watch does.
 func Follow(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...rocl.FindOption) (*Set, error) {
 	if c == nil {
 		return nil, fmt.Errorf("live: follow: %w: the context is nil", fs.ErrInvalid)
@@ -243,8 +243,8 @@ func (s *Set) announce() {
 // Ended tells the set that the error err is about the member id: that of a request, or of a monitor
 // ([rocl.Message.GoneErr]). If err is an end, as [rocl.IsEnd] reports, the member leaves the set at
 // once. It does not come back, unless err says that it may live (rocl.ErrNodeDead or
-// rocl.ErrUnreachable): then it is back when the directory reports it again, or after ten seconds if
-// the directory has not reported its end meanwhile.
+// rocl.ErrUnreachable): then it is back when the directory reports it again, or after ten seconds
+// if the directory has not reported its end meanwhile.
 func (s *Set) Ended(id rocl.GID, err error) {
 	if !rocl.IsEnd(err) {
 		return
@@ -310,8 +310,8 @@ func (s *Set) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Err returns why the set has ended, and nil while it is kept up to date. After [Set.Close] the error
-// matches rocl.ErrClosed.
+// Err returns why the set has ended, and nil while it is kept up to date. After [Set.Close] the
+// error matches rocl.ErrClosed.
 func (s *Set) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
