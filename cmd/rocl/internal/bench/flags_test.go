@@ -142,7 +142,7 @@ var effects = map[string]effect{
 	"pairs transport": {"tcp", "", inRows(func(r *Result) string { return r.Transport })},
 	"bulk size":       {"4096", "", inRows(func(r *Result) string { return strconv.Itoa(r.Size) })},
 	"bulk transport":  {"tcp", "--only call --size 4096", inRows(func(r *Result) string { return r.Transport })},
-	"kit rounds": {"3", "", func(without, with *sight, _ string) bool { return with.counted() > without.counted() }},
+	"kit rounds":      {"3", "", func(without, with *sight, _ string) bool { return with.counted() > without.counted() }},
 	"kit only": {"pick", "", func(_, with *sight, _ string) bool {
 		return with.all(func(r *Result) bool { return strings.HasPrefix(r.Bench, "kit pick ") })
 	}},
