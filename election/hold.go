@@ -41,12 +41,15 @@ func WithRegister(opts ...rocl.RegisterOption) Option {
 	return func(c *config) { c.register = append(c.register, opts...) }
 }
 
-// Between two looks at the claims that changed nothing, a claim that may be the next one waits for
-// a change, or as long as this.
+// A standby that cannot know whether it is its turn asks again after a pause, and then after twice
+// that.
 const (
 	leastPause = 5 * time.Millisecond
 	mostPause  = 500 * time.Millisecond
 )
+
+// tagEnded is the tag of the monitors of claims.
+const tagEnded = 1<<63 | 0x656c656374 // elect
 
 // Hold waits until this process holds the name, and returns its term. The attributes are the name:
 // processes that hold the same attributes, in whichever order, compete. Until then the process is a
@@ -65,7 +68,7 @@ const (
 // errors of [rocl.Context.Register] and [rocl.Context.Watch]. If Hold fails, it has withdrawn the
 // claim.
 func Hold(ctx context.Context, c *rocl.Context, name rocl.Attributes, opts ...Option) (*Term, error) {
-	t := &Term{c: c, claims: map[rocl.GID]claim{}, changed: make(chan struct{}, 1), ended: make(chan struct{})}
+	t := &Term{c: c, ended: make(chan struct{})}
 	if name != nil {
 		if err := name.AppendAttrs(&t.name); err != nil {
 			return nil, fmt.Errorf("election: hold: %w", err)
@@ -73,12 +76,24 @@ func Hold(ctx context.Context, c *rocl.Context, name rocl.Attributes, opts ...Op
 	}
 	err := t.hold(ctx, opts)
 	if err != nil {
+		if t.r != nil {
+			err = errors.Join(err, t.r.Close())
+		}
 		return nil, fmt.Errorf("election: hold %s: %w", t.text, err)
 	}
+	pass(t.Number())
+	t.ctx, t.end = context.WithCancelCause(context.Background())
+	go t.watch()
 	return t, nil
 }
 
-// hold is Hold without the text of its errors.
+// hold is Hold without the text of its errors, and without what follows when the name is held. It
+// leaves the claim to Hold.
+//
+// Two claims do not both get the name. A claim is settled when, after it was registered, all nodes
+// were asked and no claim was greater. So of two settled claims the older one was registered when
+// the younger one asked, and the younger one waits for it. For the same reason the number of a
+// claim is above that of each holder that it has waited for.
 func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 	var cfg config
 	for _, o := range opts {
@@ -90,22 +105,49 @@ func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 		return err
 	}
 	t.greatest = cfg.above
-	if t.own.order, err = next(cfg.above); err != nil {
+	if err := t.claim(ctx, cfg.above, cfg.register); err != nil {
 		return err
 	}
-	if t.r, err = t.c.Register(ctx, t.attrs(0), cfg.register...); err != nil {
+	isSettled, pause, last := false, leastPause, rocl.GID{}
+	for {
+		others, err := t.look(ctx)
+		if err != nil {
+			return err
+		}
+		if greatest := t.greatestOf(others); !isSettled && greatest >= t.own.order {
+			if err := t.r.Delete(ctx); err != nil {
+				return err
+			}
+			if err := t.claim(ctx, greatest, cfg.register); err != nil {
+				return err
+			}
+			continue
+		}
+		isSettled = true
+		id := t.before(others)
+		if id.IsZero() {
+			return t.take(ctx)
+		}
+		if id != last {
+			pause, last = leastPause, id
+		} else if err := wait(ctx, &pause); err != nil { // it has ended, but not for the directory
+			return err
+		}
+		if err := t.awaitEnd(ctx, id); err != nil {
+			return err
+		}
+	}
+}
+
+// claim registers a claim that is younger than the given number.
+func (t *Term) claim(ctx context.Context, than uint64, opts []rocl.RegisterOption) (err error) {
+	if t.own.order, err = next(than); err != nil {
 		return err
 	}
-	t.own.id = t.r.ID()
-	t.ctx, t.end = context.WithCancelCause(context.Background())
-	go t.watch()
-	if err := t.await(ctx); err != nil {
-		t.end(err)
-		<-t.ended
-		return err
+	if t.r, err = t.c.Register(ctx, t.attrs(0), opts...); err == nil {
+		t.own.id = t.r.ID()
 	}
-	pass(t.Number())
-	return nil
+	return err
 }
 
 // attrs returns the attributes of a standby's claim, or if number is not 0, of the holder's.
@@ -133,113 +175,93 @@ func (c checked) AppendAttrs(to *rocl.List) error {
 
 func text(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// await waits until the claim is the holder's.
-func (t *Term) await(ctx context.Context) error {
-	pause := leastPause
-	for {
-		took, err := t.try(ctx)
-		if took || err != nil && !errors.Is(err, rocl.ErrPartial) {
-			return err
-		}
-		if cause := t.awaitTurn(ctx, &pause); cause != nil && err != nil {
-			return fmt.Errorf("%w; %w", cause, err)
-		} else if cause != nil {
-			return cause
-		}
-	}
-}
-
-// awaitTurn returns when it may be this claim's turn, as far as the watch has told. If that is so
-// already, awaitTurn waits for a change, or for the pause, which it makes longer.
-func (t *Term) awaitTurn(ctx context.Context, pause *time.Duration) error {
-	var again <-chan time.Time
-	if t.isNext() {
-		timer := time.NewTimer(*pause)
-		defer timer.Stop()
-		again = timer.C
-		*pause = min(2**pause, mostPause)
-	}
-	for {
-		select {
-		case <-t.changed:
-			if t.isNext() {
-				*pause = leastPause
-				return nil
-			}
-		case <-again:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-t.ctx.Done():
-			return context.Cause(t.ctx)
-		}
-	}
-}
-
-// try asks all nodes for the claims, and makes this claim the holder's if it is its turn.
-//
-// Two claims do not both get that far. A claim is settled when, after its order was registered, all
-// nodes were asked and no claim had a greater one. So of two settled claims the one with the lesser
-// order was registered when the other one asked, and the other one waits for it. For the same
-// reason the order is greater than the number of each holder before.
-func (t *Term) try(ctx context.Context) (took bool, err error) {
-	for {
-		others, err := t.look(ctx)
-		if err != nil {
-			return false, err
-		}
-		greatest := t.greatestNumber()
-		for _, o := range others {
-			greatest = max(greatest, o.order)
-		}
-		if t.isSettled || greatest < t.own.order {
-			t.isSettled = true
-			return t.take(ctx, others)
-		}
-		order, err := next(greatest)
-		if err != nil {
-			return false, err
-		}
-		t.setOrder(order)
-		if err := t.r.Set(ctx, AttrClaim, text(order)); err != nil {
-			return false, err
-		}
-	}
-}
-
-// look asks all nodes for the other claims.
+// look returns the other claims, when all nodes have told theirs.
 func (t *Term) look(ctx context.Context) (others []claim, err error) {
-	for f, err := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
-		if err != nil {
-			return nil, err
+	for pause := leastPause; ; {
+		others = others[:0]
+		for f, ferr := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
+			if err = ferr; err != nil {
+				break
+			}
+			if o, ok := claimOf(&f); ok && o.id != t.own.id {
+				others = append(others, o)
+				t.greatest = max(t.greatest, o.number)
+			}
 		}
-		if o, ok := claimOf(&f); ok && o.id != t.own.id {
-			t.saw(o)
-			others = append(others, o)
+		if !errors.Is(err, rocl.ErrPartial) {
+			return others, err
+		}
+		if cause := wait(ctx, &pause); cause != nil {
+			return nil, fmt.Errorf("%w; %w", cause, err)
 		}
 	}
-	return others, nil
 }
 
-// take makes this claim the holder's, unless one of the others holds the name or is older.
-func (t *Term) take(ctx context.Context, others []claim) (took bool, err error) {
+// wait waits for the pause, and makes it longer. It returns the cause of ctx's end.
+func wait(ctx context.Context, pause *time.Duration) error {
+	timer := time.NewTimer(*pause)
+	defer timer.Stop()
+	*pause = min(2**pause, mostPause)
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// greatestOf returns the greatest number of claims, and of all holders that were seen.
+func (t *Term) greatestOf(others []claim) uint64 {
+	greatest := t.greatest
 	for _, o := range others {
-		if o.number != 0 || o.isOlder(t.own) {
-			return false, nil
+		greatest = max(greatest, o.order)
+	}
+	return greatest
+}
+
+// before returns the claim for whose end this one waits: the youngest of the older ones. If there
+// is none, it returns the holder, which may be younger after a cut, or the zero identifier.
+func (t *Term) before(others []claim) (id rocl.GID) {
+	var last claim
+	for _, o := range others {
+		switch isOlder := o.isOlder(t.own); {
+		case isOlder && (id.IsZero() || last.isOlder(o)):
+			id, last = o.id, o
+		case !isOlder && o.number != 0 && last.id.IsZero():
+			id = o.id
 		}
 	}
+	return id
+}
+
+// awaitEnd waits until the resource has ended. Its context says so, not its directory: the process
+// of a claim may live when its directory has failed, or has lost the connection with the process.
+func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) error {
+	stop, err := t.r.Monitor(ctx, id, tagEnded)
+	if err == nil {
+		defer stop()
+		var m *rocl.Message
+		if m, err = t.r.Recv(ctx, rocl.From(id), rocl.Tag(tagEnded)); err == nil {
+			m.Release()
+		}
+	}
+	if errors.Is(err, rocl.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// take makes this claim the holder's.
+func (t *Term) take(ctx context.Context) (err error) {
 	number := t.own.order
-	if seen := t.greatestNumber(); seen >= number { // of a holder that came before while it was cut off
-		if number, err = next(seen); err != nil {
-			return false, err
+	if t.greatest >= number { // of a holder that came before this claim while it was cut off
+		if number, err = next(t.greatest); err != nil {
+			return err
 		}
 	}
 	if err := t.r.Update(ctx, t.attrs(number)); err != nil {
-		return false, err
+		return err
 	}
 	t.number.Store(number)
-	if err := t.rival(); err != nil { // the watch may have told of it before the line above
-		t.end(err)
-	}
-	return true, nil
+	return nil
 }

@@ -79,13 +79,14 @@ func TestModel(t *testing.T) {
 				},
 				"close or stop waiting": func(rt *rapid.T) {
 					leave(rt, func(x *contender) {
-						x.stop()
 						select {
 						case <-x.done:
+							x.stop()
 							if err := x.term.Close(); err != nil || !errors.Is(x.term.Err(), election.ErrClosed) {
 								rt.Fatal(err, x.term.Err())
 							}
 						default:
+							x.stop()
 							if <-x.done; !errors.Is(x.err, context.Canceled) || x.term != nil {
 								rt.Fatal(x.term, x.err)
 							}

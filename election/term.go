@@ -5,7 +5,6 @@ package election
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl"
@@ -14,25 +13,18 @@ import (
 // A Term is the time in which this process holds a name. [Hold] makes it. It ends when [Term.Done]
 // is closed, and never begins again. All methods may be called concurrently.
 type Term struct {
-	c    *rocl.Context
-	r    *rocl.Resource // the claim
-	name rocl.List
-	text string // of the name
+	c        *rocl.Context
+	r        *rocl.Resource // the claim
+	own      claim          // its number is not used
+	name     rocl.List
+	text     string // of the name
+	greatest uint64 // number of all holders that were seen; Hold's goroutine, then watch has it
 
-	number atomic.Uint64 // 0: this is a standby
-
-	ctx      context.Context // ends with the term, or when Hold fails
+	number   atomic.Uint64   // 0: this is a standby
+	ctx      context.Context // ends with the term
 	end      context.CancelCauseFunc
 	ended    chan struct{} // closed when watch has returned
-	closeErr error         // of the claim's end; set before ended is closed
-
-	isSettled bool // see try; only the goroutine of Hold reads and writes it
-
-	mu       sync.Mutex
-	own      claim              // its number is not used. Only Hold writes it
-	claims   map[rocl.GID]claim // the others, as the watch has told
-	greatest uint64             // number of all holders that were seen
-	changed  chan struct{}      // has a token if claims has changed
+	closeErr error         // of the resource's end; set before ended is closed
 }
 
 // Done returns a channel that is closed when the name is not this process's any more.
@@ -65,15 +57,14 @@ func (t *Term) Close() error {
 	return t.closeErr
 }
 
-// watch runs in a goroutine of its own, as long as the claim. It follows the other claims, gives up
-// the name to an older claim, and deletes the resource in the end.
+// watch runs in a goroutine of its own during the term. It gives up the name to the holder of an
+// older claim, and deletes the resource in the end.
 func (t *Term) watch() {
 	defer close(t.ended)
 	defer func() { t.closeErr = t.r.Close() }()
 	for ev, err := range t.c.Watch(t.ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
 		if err == nil {
-			t.apply(&ev)
-			err = t.defend(ev.Kind == rocl.Gone && ev.ID == t.own.id)
+			err = t.defend(&ev)
 		}
 		if err != nil {
 			t.end(err)
@@ -83,99 +74,31 @@ func (t *Term) watch() {
 	t.end(fmt.Errorf("election: the watch has ended: %w", rocl.ErrClosed)) // of no effect if the term has ended
 }
 
-// apply notes an event.
-func (t *Term) apply(ev *rocl.Event) {
-	if ev.Kind == rocl.Synced || ev.ID == t.own.id {
-		return
-	}
-	o, ok := claimOf(&ev.Found)
-	if ok && ev.Kind != rocl.Gone {
-		t.saw(o)
-	}
-	t.mu.Lock()
-	if ok && ev.Kind != rocl.Gone {
-		t.claims[ev.ID] = o
-	} else {
-		delete(t.claims, ev.ID)
-	}
-	t.mu.Unlock()
-	select {
-	case t.changed <- struct{}{}:
-	default:
-	}
-}
-
-// defend returns why the holder has to give up the name, or nil. It raises the number above that of
-// each other holder. If the resource was reported as gone, defend checks whether it is there.
-func (t *Term) defend(isGone bool) error {
+// defend returns why the holder has to give up the name after an event, or nil. It raises the
+// number above that of each other holder. If the resource was reported as gone, defend checks
+// whether it is there.
+func (t *Term) defend(ev *rocl.Event) error {
 	number := t.Number()
-	if number == 0 {
+	if ev.ID == t.own.id {
+		if ev.Kind != rocl.Gone {
+			return nil
+		}
+	} else if o, ok := claimOf(&ev.Found); !ok || ev.Kind == rocl.Gone || ev.Kind == rocl.Synced || o.number == 0 {
 		return nil
-	}
-	if err := t.rival(); err != nil {
-		return err
-	}
-	if seen := t.greatestNumber(); seen >= number {
-		above, err := next(seen)
+	} else if o.isOlder(t.own) {
+		return fmt.Errorf("%w: %v", ErrLost, o.id)
+	} else if o.number < number {
+		return nil
+	} else {
+		above, err := next(o.number)
 		if err != nil {
 			return err
 		}
 		number = above
-	} else if !isGone {
-		return nil
 	}
 	if err := t.r.Set(t.ctx, AttrNumber, text(number)); err != nil {
 		return err
 	}
 	t.number.Store(number)
 	return nil
-}
-
-// rival returns an error if another claim holds the name, and is older.
-func (t *Term) rival() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, o := range t.claims {
-		if o.number != 0 && o.isOlder(t.own) {
-			return fmt.Errorf("%w: %v", ErrLost, o.id)
-		}
-	}
-	return nil
-}
-
-// isNext reports whether it may be this claim's turn: neither a holder nor an older claim is known,
-// or the claim is not settled.
-func (t *Term) isNext() bool {
-	if !t.isSettled {
-		return true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, o := range t.claims {
-		if o.number != 0 || o.isOlder(t.own) {
-			return false
-		}
-	}
-	return true
-}
-
-// saw notes the number of a holder.
-func (t *Term) saw(o claim) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.greatest = max(t.greatest, o.number)
-}
-
-// greatestNumber returns the greatest number of a holder that was seen.
-func (t *Term) greatestNumber() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.greatest
-}
-
-// setOrder changes the order of the claim.
-func (t *Term) setOrder(order uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.own.order = order
 }
