@@ -106,6 +106,9 @@ func (w *World) Run(d time.Duration) {
 	time.Sleep(settling)
 }
 
+// Faults returns the faults that Run has brought, in order.
+func (w *World) Faults() []Fault { return slices.Clone(w.schedule) }
+
 // suspicion is the least time after which a member that falls silent is dead for the others.
 const suspicion = 700 * time.Millisecond
 
