@@ -84,7 +84,7 @@ func CallAny[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 	cfg := newConfig(opts)
 	id, err := c.provider(ctx, a, &cfg)
 	if err != nil {
-		return Answer[Out]{}, fmt.Errorf("rpc: call %q: find a provider: %w", name, err)
+		return Answer[Out]{}, fmt.Errorf("rpc: call %q: find a provider: %w", name, unsentError{err})
 	}
 	v, err := Call[In, Out](ctx, c, id, name, in, opts...)
 	return Answer[Out]{id, v}, err
@@ -109,7 +109,7 @@ func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 			defer calls.Wait()
 			for id, err := range c.providers(ctx, a, &cfg) {
 				if err != nil {
-					results <- result{err: fmt.Errorf("rpc: call %q: find providers: %w", name, err)}
+					results <- result{err: fmt.Errorf("rpc: call %q: find providers: %w", name, unsentError{err})}
 					return
 				}
 				calls.Go(func() {
