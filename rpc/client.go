@@ -27,6 +27,8 @@ type Client struct {
 	life         context.Context // ends with Close
 	end          context.CancelFunc
 	registration []rocl.RegisterOption
+	policies     map[string]*Policy // of CallPolicies
+	circuits     circuits
 
 	mu       sync.Mutex
 	isClosed bool            // no goroutine of telling may begin
@@ -109,10 +111,15 @@ func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 		return call[In, Out](ctx, c, provider, name, in, &config{})
 	}
 	cfg := newConfig(opts)
+	return callWith[In, Out](ctx, c, provider, name, in, &cfg)
+}
+
+// callWith is Call with a config.
+func callWith[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (Out, error) {
 	if len(c.interceptors) == 0 {
-		return call[In, Out](ctx, c, provider, name, in, &cfg)
+		return call[In, Out](ctx, c, provider, name, in, cfg)
 	}
-	return callAround[In, Out](ctx, c, provider, name, in, &cfg)
+	return callAround[In, Out](ctx, c, provider, name, in, cfg)
 }
 
 func callAround[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
