@@ -40,6 +40,7 @@ var layers = map[string]int{
 	"rocltest":                  9,
 	"netrocl":                   9,
 	"rpc":                       10,
+	"work":                      9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
@@ -57,6 +58,7 @@ var publicOnly = map[string][]string{
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
+	"work":     {"", "codec"},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 
