@@ -12,7 +12,7 @@ import (
 
 // The defaults of the options.
 const (
-	DefaultPerWorker = 64
+	DefaultPerWorker = 256
 	DefaultBacklog   = 4096
 	DefaultAttempts  = 3
 	DefaultSilence   = 30 * time.Second

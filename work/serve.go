@@ -89,7 +89,9 @@ type session struct {
 	hasLeft bool // the queue sends no further task
 
 	out       []byte        // results to be sent
+	results   int           // of out
 	full      deque[[]byte] // batches of results to be sent before
+	spare     []byte // the memory of a batch that was sent
 	isSending bool
 	sent      time.Time   // when a batch was last sent
 	timer     *time.Timer // sends out
@@ -451,16 +453,19 @@ func (s *server[In, Out]) replace(ses *session, j job, status byte, value []byte
 	go s.handle()
 }
 
-// Results leave in batches: when there is no other task to do, when the batch is full, or when
-// lingers is over since the last batch.
-const lingers = 100 * time.Microsecond
+// Results leave in batches: when as many are done as wait to be done, so that further tasks come
+// meanwhile, when the batch is full, or when lingers is over since the last batch.
+const (
+	lingers    = 100 * time.Microsecond
+	fewResults = 16
+)
 
 // result adds what has become of a task to the batch, which leaves if it is time. mu must be held,
 // and may be released meanwhile.
 func (s *server[In, Out]) result(ses *session, id uint64, status byte, value []byte) {
 	ses.add(id, status, value)
 	switch {
-	case ses.jobs.n == 0 || ses.full.n > 0 || time.Since(ses.sent) >= lingers:
+	case ses.jobs.n <= ses.results && ses.results >= fewResults || ses.jobs.n == 0 || ses.full.n > 0 || time.Since(ses.sent) >= lingers:
 		s.flush(ses)
 	case !ses.isArmed:
 		ses.isArmed = true
@@ -475,8 +480,9 @@ func (ses *session) add(id uint64, status byte, value []byte) {
 	}
 	if n := resultHead + len(value); len(ses.out) > 0 && len(ses.out)+n > mostBatch {
 		ses.full.pushBack(ses.out)
-		ses.out = nil
+		ses.out, ses.spare, ses.results = ses.spare, nil, 0
 	}
+	ses.results++
 	ses.out = appendResult(ses.out, id, status, value)
 }
 
@@ -504,7 +510,7 @@ func (s *server[In, Out]) send(ses *session, waits bool) {
 		if ses.full.n > 0 {
 			p = ses.full.popFront()
 		} else {
-			p, ses.out = ses.out, nil
+			p, ses.out, ses.spare, ses.results = ses.out, ses.spare, nil, 0
 		}
 		ses.sent = time.Now()
 		s.mu.Unlock()
@@ -515,6 +521,9 @@ func (s *server[In, Out]) send(ses *session, waits bool) {
 			err = s.trySend(ses, p)
 		}
 		s.mu.Lock()
+		if err == nil && cap(p) <= 2*mostBatch {
+			ses.spare = p[:0]
+		}
 		switch {
 		case err == nil || ses.isEnded:
 		case !waits:

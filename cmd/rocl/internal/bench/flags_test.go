@@ -82,6 +82,7 @@ var smallRuns = map[string]string{
 	"tpvm":    "--count 16 --rounds 1",
 	"rpc":     "--count 16 --rounds 1",
 	"flow":    "--transport shm --count 20 --rounds 1",
+	"kit":     "--only work --count 16 --rounds 1",
 	"bulk":    "--transport shm --only view --count 1 --rounds 1",
 }
 
