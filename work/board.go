@@ -5,6 +5,7 @@ package work
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -105,8 +106,10 @@ type member[In, Out any] struct {
 	session  uint32
 	handlers int
 	slots    []slot[In, Out]
-	free     []uint32 // indexes of slots
-	busy     int      // slots with a task
+	free     []uint32      // indexes of slots
+	busy     int           // slots with a task
+	pace     time.Duration // between two results, smoothed; 0 before the first
+	hasPace  bool
 
 	isAlone     bool // has a suspect
 	isLeaving   bool // takes no further task
@@ -151,8 +154,29 @@ func (b *board[In, Out]) put(in In) {
 	}
 }
 
+// ahead is for how long a member has tasks at hand. What takes long waits at the queue.
+const ahead = 100 * time.Millisecond
+
+// window returns how many tasks may be at m.
+func (b *board[In, Out]) window(m *member[In, Out]) int {
+	n := m.handlers + 1 // before the pace is known
+	if m.hasPace {
+		n = m.handlers + max(1, int(ahead/max(m.pace, 1)))
+	}
+	return min(n, b.perWorker)
+}
+
 // room returns how many tasks m may take.
-func (b *board[In, Out]) room(m *member[In, Out]) int { return b.perWorker - m.busy }
+func (b *board[In, Out]) room(m *member[In, Out]) int { return b.window(m) - m.busy }
+
+// measure notes that n results have come in a time in which m had tasks.
+func (m *member[In, Out]) measure(d time.Duration, n int) {
+	if d /= time.Duration(n); !m.hasPace {
+		m.pace, m.hasPace = d, true
+	} else {
+		m.pace += (d - m.pace) / 4
+	}
+}
 
 // take moves tasks to m, and appends them to as.
 func (b *board[In, Out]) take(m *member[In, Out], as []assignment[In, Out]) []assignment[In, Out] {
@@ -175,7 +199,7 @@ func (b *board[In, Out]) take(m *member[In, Out], as []assignment[In, Out]) []as
 	}
 	// Of few tasks each member gets a part. It gets more of the rest when it has done some.
 	share := (b.fresh.n + len(b.members) - 1) / len(b.members)
-	for range min(b.room(m), share) {
+	for range min(max(b.room(m), 0), share) {
 		as = append(as, b.assign(m, b.fresh.popFront()))
 	}
 	return as
@@ -213,14 +237,6 @@ func (b *board[In, Out]) release(m *member[In, Out], id uint64) *task[In, Out] {
 	return t
 }
 
-// releaseIf is release if the session of m is still the present one.
-func (b *board[In, Out]) releaseIf(present, m *member[In, Out], id uint64) *task[In, Out] {
-	if present != m {
-		return nil
-	}
-	return b.release(m, id)
-}
-
 // giveBack puts a task that m has not begun to the others.
 func (b *board[In, Out]) giveBack(m *member[In, Out], id uint64) (ok bool) {
 	t := b.release(m, id)
@@ -229,12 +245,17 @@ func (b *board[In, Out]) giveBack(m *member[In, Out], id uint64) (ok bool) {
 	}
 	t.runs--
 	b.stats.Returned++
+	b.again(t)
+	return true
+}
+
+// again puts a task to the others from which it was taken, in front.
+func (b *board[In, Out]) again(t *task[In, Out]) {
 	if b.isSuspect(t) {
 		b.suspects.pushFront(t)
 	} else {
 		b.fresh.pushFront(t)
 	}
-	return true
 }
 
 // isSuspect reports whether the loss of one more worker would make t a dead letter.

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,16 +22,17 @@ type employee[In, Out any] struct {
 	isListed bool               // the watch says that the worker exists
 	m        *member[In, Out]   // nil between sessions
 	lost     error              // why the last session has ended
-	cancel   context.CancelFunc // ends a send of the session
+	ctx      context.Context    // of the session
+	cancel   context.CancelFunc // of ctx
 	heard    time.Time          // when the worker last sent something, or got its first task
 	saysLeft bool               // left is to be sent
-	isAsleep bool               // the sending goroutine waits for wake
-	wake     *sync.Cond
-}
 
-// grain returns how much room a worker that has tasks must have before it gets more: not every task
-// shall be a message of its own.
-func (e *employee[In, Out]) grain(perWorker int) int { return max(perWorker/4, 1) }
+	// The goroutine of serve sends, or that of receive while the other one is asleep.
+	isSending bool
+	sender    sender[In, Out] // belongs to the sending goroutine
+	isAsleep  bool            // the goroutine of serve waits for wake
+	wake      *sync.Cond
+}
 
 // again is after which time a queue says hello again to a worker that it has given up and that is
 // still found.
@@ -97,7 +99,7 @@ func (q *Queue[In, Out]) session(e *employee[In, Out]) error {
 		return err
 	}
 	e.m = q.board.newMember(e.id, number, handlers)
-	e.lost, e.cancel, e.saysLeft, e.heard = nil, cancel, false, time.Now()
+	e.lost, e.ctx, e.cancel, e.saysLeft, e.heard = nil, ctx, cancel, false, time.Now()
 	q.mu.Unlock()
 	stop, err := q.self.Monitor(ctx, e.id, tagOf(kindGone, number))
 	q.mu.Lock()
@@ -106,7 +108,7 @@ func (q *Queue[In, Out]) session(e *employee[In, Out]) error {
 	} else if err == nil {
 		defer stop()
 	}
-	q.serve(ctx, e)
+	q.serve(e)
 	return e.lost
 }
 
@@ -132,85 +134,98 @@ func (q *Queue[In, Out]) hello(ctx context.Context, id rocl.GID, session uint32)
 
 // serve sends tasks to a worker until its session ends. mu must be held; serve releases it while it
 // sends and waits.
-func (q *Queue[In, Out]) serve(ctx context.Context, e *employee[In, Out]) {
-	s := sender[In, Out]{q: q, id: e.id, session: q.sessionOf(e)}
+func (q *Queue[In, Out]) serve(e *employee[In, Out]) {
 	for e.m != nil && q.life.Err() == nil {
-		m := e.m
-		isIdle := m.busy == 0
-		s.tasks = q.board.take(m, s.tasks[:0])
-		recalls, saysLeft := m.recalls, e.saysLeft
-		m.recalls, e.saysLeft = 0, false
-		if len(s.tasks) == 0 && recalls == 0 && !saysLeft {
-			e.isAsleep = true
-			if q.board.fresh.n == 0 && q.board.room(m) > 0 {
-				q.starve(e)
-			}
-			e.wake.Wait()
-			e.isAsleep = false
-			if e.m == m {
-				q.board.sated(m)
-			}
+		if !e.isSending && q.give(e, true) {
 			continue
 		}
-		if isIdle {
-			e.heard = time.Now()
+		m := e.m
+		e.isAsleep = true
+		if !e.isSending && q.board.fresh.n == 0 && q.board.room(m) > 0 {
+			q.starve(e)
 		}
-		q.mu.Unlock()
-		s.send(ctx, recalls, saysLeft)
-		q.mu.Lock()
-		for _, f := range s.failed {
-			t := q.board.releaseIf(e.m, m, f.id)
-			switch {
-			case t == nil:
-			case f.err != nil:
-				q.board.stats.Failed++
-				q.board.end(t, f.err)
-				q.signalReady()
-			default: // it was not sent
-				t.runs--
-				q.board.fresh.pushFront(t)
-				q.kick()
-			}
-		}
-		clear(s.tasks) // for the garbage collector
-		switch {
-		case !s.isBroken || e.m != m:
-		case m.busy == 0:
-			q.lose(e, rocl.ErrUnreachable)
-		default:
-			q.board.leave(m) // the monitor reports the end behind the last result
+		e.wake.Wait()
+		e.isAsleep = false
+		if e.m == m {
+			q.board.sated(m)
 		}
 	}
 	e.m = nil
 }
 
-// sessionOf returns the number of the session with a worker. mu must be held.
-func (q *Queue[In, Out]) sessionOf(e *employee[In, Out]) uint32 {
-	if e.m == nil {
-		return 0
+// give sends a worker the tasks that it can take, and what else it is to be told. It reports whether
+// there was something to be sent. If it may not wait and the worker has no room, the tasks are given
+// back, and the goroutine of serve tries again. mu must be held, and is released meanwhile.
+func (q *Queue[In, Out]) give(e *employee[In, Out], waits bool) bool {
+	m, s := e.m, &e.sender
+	isIdle := m.busy == 0
+	s.tasks = q.board.take(m, s.tasks[:0])
+	recalls, saysLeft := m.recalls, e.saysLeft
+	if len(s.tasks) == 0 && recalls == 0 && !saysLeft {
+		return false
 	}
-	return e.m.session
+	m.recalls, e.saysLeft = 0, false
+	if isIdle {
+		e.heard = time.Now()
+	}
+	e.isSending = true
+	s.q, s.id, s.session, s.ctx, s.waits, s.err = q, e.id, m.session, e.ctx, waits, nil
+	q.mu.Unlock()
+	s.send(recalls, saysLeft)
+	q.mu.Lock()
+	e.isSending = false
+	clear(s.tasks) // for the garbage collector
+	if e.m != m {
+		return true
+	}
+	for _, f := range slices.Backward(s.failed) {
+		switch t := q.board.release(m, f.id); {
+		case t == nil:
+		case f.err != nil:
+			q.board.stats.Failed++
+			q.board.end(t, f.err)
+			q.signalReady()
+		default: // it was not sent
+			t.runs--
+			q.board.again(t)
+		}
+	}
+	switch {
+	case s.err == nil:
+	case !waits && (errors.Is(s.err, rocl.ErrFull) || errors.Is(s.err, rocl.ErrLimit)):
+		m.recalls, e.saysLeft = recalls, saysLeft
+		e.wake.Signal()
+	case m.busy == 0:
+		q.lose(e, s.err)
+	default:
+		q.board.leave(m) // the monitor reports the end behind the last result
+		q.kick()
+	}
+	return true
 }
 
 // A sender sends to a worker in a session.
 type sender[In, Out any] struct {
-	q        *Queue[In, Out]
-	id       rocl.GID
-	session  uint32
-	tasks    []assignment[In, Out]
-	batch    []byte
-	failed   []failure
-	isBroken bool // a send has failed
+	q       *Queue[In, Out]
+	id      rocl.GID
+	session uint32
+	ctx     context.Context // of the session
+	waits   bool            // for room
+	tasks   []assignment[In, Out]
+	batch   []byte
+	failed  []failure
+	err     error // of the first send that failed, except for tasks that are too large
 }
 
-// A failure is a task that was not sent. If err is nil, because its message was not.
+// A failure is a task that was not sent: because of err, or because its message was not if err is
+// nil.
 type failure struct {
 	id  uint64
 	err error
 }
 
-// send sends the tasks, and what else the worker is to be told. It sets failed and isBroken.
-func (s *sender[In, Out]) send(ctx context.Context, recalls int, saysLeft bool) {
+// send sends the tasks, and what else the worker is to be told. It sets failed and err.
+func (s *sender[In, Out]) send(recalls int, saysLeft bool) {
 	s.failed = s.failed[:0]
 	first := 0 // of the tasks in batch
 	s.batch = s.batch[:0]
@@ -218,33 +233,33 @@ func (s *sender[In, Out]) send(ctx context.Context, recalls int, saysLeft bool) 
 		a := &s.tasks[i]
 		p, err := appendTask(s.q.in, s.batch, a.id, &a.in)
 		if err != nil {
-			s.failed = append(s.failed, failure{a.id, &TaskError{Text: "the task: " + textOf(err), is: valueOr(err)}})
+			s.failed = append(s.failed, failure{a.id, &TaskError{Text: "the task: " + textOf(err), is: known[statusOf(valueOr(err))]}})
 			continue
 		}
 		if len(p) > mostBatch && len(s.batch) > 0 { // the task goes into a message of its own
-			s.leave(ctx, s.batch, s.tasks[first:i])
+			s.leave(s.batch, s.tasks[first:i])
 			p, first = append(s.batch[:0], p[len(s.batch):]...), i
 		}
 		s.batch = p
 	}
-	s.leave(ctx, s.batch, s.tasks[first:])
+	s.leave(s.batch, s.tasks[first:])
 	if cap(s.batch) > 2*mostBatch {
 		s.batch = nil
 	}
 	if recalls > 0 {
-		s.say(ctx, kindRecall, binary.LittleEndian.AppendUint32(nil, uint32(recalls)))
+		s.say(kindRecall, binary.LittleEndian.AppendUint32(nil, uint32(recalls)))
 	}
 	if saysLeft {
-		s.say(ctx, kindLeft, nil)
+		s.say(kindLeft, nil)
 	}
 }
 
 // leave sends a batch. If that fails, its tasks were not sent.
-func (s *sender[In, Out]) leave(ctx context.Context, batch []byte, tasks []assignment[In, Out]) {
+func (s *sender[In, Out]) leave(batch []byte, tasks []assignment[In, Out]) {
 	if len(batch) == 0 {
 		return
 	}
-	err := s.say(ctx, kindTasks, batch)
+	err := s.say(kindTasks, batch)
 	if err == nil {
 		return
 	}
@@ -257,12 +272,32 @@ func (s *sender[In, Out]) leave(ctx context.Context, batch []byte, tasks []assig
 	}
 }
 
-func (s *sender[In, Out]) say(ctx context.Context, kind byte, p []byte) error {
-	if s.isBroken {
-		return rocl.ErrGone
+func (s *sender[In, Out]) say(kind byte, p []byte) error {
+	if s.err != nil {
+		return s.err
 	}
-	err := s.q.self.SendBytes(ctx, s.id, tagOf(kind, s.session), p)
-	s.isBroken = err != nil && !errors.Is(err, rocl.ErrTooLarge)
+	var err error
+	if s.waits {
+		err = s.q.self.SendBytes(s.ctx, s.id, tagOf(kind, s.session), p)
+	} else {
+		err = trySend(s.q.self, s.id, tagOf(kind, s.session), p)
+	}
+	if !errors.Is(err, rocl.ErrTooLarge) {
+		s.err = err
+	}
+	return err
+}
+
+// trySend sends a copy of p, unless there is no room for it.
+func trySend(from *rocl.Resource, to rocl.GID, tag uint64, p []byte) error {
+	b, err := from.Context().Buffer(len(p))
+	if err != nil {
+		return err
+	}
+	copy(b.Bytes(), p)
+	if err = from.TrySend(to, tag, b); err != nil {
+		b.Release()
+	}
 	return err
 }
 
@@ -303,10 +338,7 @@ func (q *Queue[In, Out]) listen() {
 		}
 		q.mu.Unlock()
 		for _, p := range pings {
-			b, err := q.c.Buffer(0)
-			if err == nil && q.self.TrySend(p.id, p.tag, b) != nil {
-				b.Release()
-			}
+			_ = trySend(q.self, p.id, p.tag, nil) // if there is no room, the worker is to take what it has
 		}
 	}
 }

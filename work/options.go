@@ -12,7 +12,7 @@ import (
 
 // The defaults of the options.
 const (
-	DefaultPerWorker = 256
+	DefaultPerWorker = 1024
 	DefaultBacklog   = 4096
 	DefaultAttempts  = 3
 	DefaultSilence   = 30 * time.Second

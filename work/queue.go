@@ -367,6 +367,7 @@ func (q *Queue[In, Out]) handle(msg *rocl.Message, rs []outcome[Out]) []outcome[
 	if e == nil || e.m == nil || e.m.session != session {
 		return rs // of a worker that was given up
 	}
+	before := e.heard
 	e.heard = time.Now()
 	switch {
 	case kind == kindGone && msg.IsGone():
@@ -379,6 +380,9 @@ func (q *Queue[In, Out]) handle(msg *rocl.Message, rs []outcome[Out]) []outcome[
 		e.wake.Signal()
 		q.kick() // if it was to take suspects
 	case kind == kindResults:
+		if n := len(rs); n > 0 && e.m.busy > 0 {
+			e.m.measure(e.heard.Sub(before), n)
+		}
 		q.settle(e, rs)
 	}
 	clear(rs) // for the garbage collector
@@ -416,7 +420,8 @@ func (q *Queue[In, Out]) outcomes(p []byte, rs []outcome[Out]) (_ []outcome[Out]
 	return rs, true
 }
 
-// settle applies the outcomes that a worker has sent. mu must be held.
+// settle applies the outcomes that a worker has sent. mu must be held, and may be
+// released meanwhile.
 func (q *Queue[In, Out]) settle(e *employee[In, Out], rs []outcome[Out]) {
 	b, m := &q.board, e.m
 	before := b.fresh.n
@@ -457,9 +462,11 @@ func (q *Queue[In, Out]) settle(e *employee[In, Out], rs []outcome[Out]) {
 		q.kick()
 	}
 	switch {
-	case !e.isAsleep:
-	case b.suspects.n > 0, b.fresh.n > 0 && b.room(m) >= e.grain(b.perWorker):
-		e.wake.Signal()
+	case !e.isAsleep || e.isSending:
+	case b.suspects.n > 0, b.fresh.n > 0 && b.room(m) >= max(b.window(m)/4, 1):
+		if !q.give(e, false) && e.m != nil && b.fresh.n == 0 {
+			q.starve(e)
+		}
 	case b.fresh.n == 0:
 		q.starve(e)
 	}

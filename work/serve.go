@@ -91,7 +91,7 @@ type session struct {
 	out       []byte        // results to be sent
 	results   int           // of out
 	full      deque[[]byte] // batches of results to be sent before
-	spare     []byte // the memory of a batch that was sent
+	spare     []byte        // the memory of a batch that was sent
 	isSending bool
 	sent      time.Time   // when a batch was last sent
 	timer     *time.Timer // sends out
@@ -238,12 +238,7 @@ func (s *server[In, Out]) receive() error {
 }
 
 // answer sends a message without a payload, unless there is no room for it: the queue asks again.
-func (s *server[In, Out]) answer(to rocl.GID, tag uint64) {
-	b, err := s.self.Context().Buffer(0)
-	if err == nil && s.self.TrySend(to, tag, b) != nil {
-		b.Release()
-	}
-}
+func (s *server[In, Out]) answer(to rocl.GID, tag uint64) { _ = trySend(s.self, to, tag, nil) }
 
 // hello begins a session with a queue, in place of an earlier one. It releases m.
 func (s *server[In, Out]) hello(m *rocl.Message, number uint32) {
@@ -518,7 +513,7 @@ func (s *server[In, Out]) send(ses *session, waits bool) {
 		if waits {
 			err = s.self.SendBytes(ses.ctx, ses.queue, tagOf(kindResults, ses.number), p)
 		} else {
-			err = s.trySend(ses, p)
+			err = trySend(s.self, ses.queue, tagOf(kindResults, ses.number), p)
 		}
 		s.mu.Lock()
 		if err == nil && cap(p) <= 2*mostBatch {
@@ -544,17 +539,4 @@ func (s *server[In, Out]) send(ses *session, waits bool) {
 	}
 	ses.isSending = false
 	s.quiet.Broadcast()
-}
-
-// trySend sends a message with results if that does not wait.
-func (s *server[In, Out]) trySend(ses *session, p []byte) error {
-	b, err := s.self.Context().Buffer(len(p))
-	if err != nil {
-		return err
-	}
-	copy(b.Bytes(), p)
-	if err = s.self.TrySend(ses.queue, tagOf(kindResults, ses.number), b); err != nil {
-		b.Release()
-	}
-	return err
 }

@@ -5,9 +5,6 @@ package bench
 import (
 	"context"
 	"iter"
-	"os"
-	"runtime/pprof"
-	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/work"
@@ -21,8 +18,9 @@ var kitWorkCases = []comparison{
 }
 
 const (
-	workTask    = 64 // bytes of a task, and of a result
-	workWorkers = 3  // processes, the peer among them
+	workTask    = 64  // bytes of a task, and of a result
+	workWorkers = 3   // processes, the peer among them
+	workCredits = 256 // tasks at each worker in the hand-written loop
 )
 
 func works(o *options) { o.transport, o.size, o.count = "shm", workTask, 20*o.count }
@@ -93,7 +91,7 @@ func handTasks(p *pair) loop {
 			check(p.me.Send(p.msg, to, uint64(sent), b))
 		}
 		t.rate(n, func() {
-			for range work.DefaultPerWorker {
+			for range workCredits {
 				for _, id := range workers {
 					send(id)
 				}
@@ -120,17 +118,6 @@ func queueTasks(p *pair) loop {
 			proceed(p.ctx)
 		}
 		got := 0
-		f := must(os.Create("/tmp/cpu-parent.prof"))
-		check(pprof.StartCPUProfile(f))
-		defer pprof.StopCPUProfile()
-		before := p.c.Stats().Stats
-		var r0, r1 unix.Rusage
-		unix.Getrusage(0, &r0)
-		defer func() {
-			unix.Getrusage(0, &r1)
-			after := p.c.Stats().Stats
-			println(n, "sleeps", after.Sleeps-before.Sleeps, "sent", after.Sent["shm"]-before.Sent["shm"], "recv", after.Received["shm"]-before.Received["shm"], "wakeups", after.Wakeups-before.Wakeups, "writes", after.Writes-before.Writes, "cpu us", (r1.Utime.Nano()+r1.Stime.Nano()-r0.Utime.Nano()-r0.Stime.Nano())/1000, "rate", int(t.each[len(t.each)-1]), "nvcsw", r1.Nvcsw-r0.Nvcsw, "nivcsw", r1.Nivcsw-r0.Nivcsw)
-		}()
 		t.rate(n, func() {
 			for r, err := range q.Do(p.ctx, repeated(payload, n)) {
 				check(err)
