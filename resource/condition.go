@@ -57,11 +57,14 @@ func (op Op) holds(c int) bool {
 // If the bytes of the value are 2³¹ or more, and not 2³²-1, the attribute is a condition: bits 24
 // to 30 are its kind, the lower bits the length of the operand, which takes the place of the value.
 //
-// | kind | operand | a resource matches if | |---|---|---| | 1 to 6 | a number | its first
-// attribute of the name is a number that is =, ≠, <, ≤, >, ≥ it | | 7, 8 | none | always; the least
-// (7) or greatest (8) number is first, resources without one last | | 9 | an identifier | that
-// context owns it; the name is `rocl.context` | | 10 | for each of up to 64 values its bytes u32
-// and the value | one of its attributes of the name has one of the values |
+// | kind | operand | a resource matches if |
+// |---|---|---|
+// | 1 to 6 | a number | its first attribute of the name is a number that is =, ≠, <, ≤, >, ≥ it |
+// | 7, 8 | none | always; the least (7) or greatest (8) number is first, resources without one
+// last |
+// | 9 | an identifier | that context owns it; the name is `rocl.context` |
+// | 10 | up to 64 values, each its bytes u32 and the value | one of its attributes of the name has
+// one of the values |
 //
 // A number is `[+-]digits[.digits][e[+-]digits]`, at most 128 bytes, with an exponent of at most
 // 1,048,576, and compared without rounding. A pattern has at most 16 conditions, one of kind 7 or 8

@@ -407,7 +407,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Promise (Commands): The commands take patterns as [rocl.Parse] does, in one argument or several,
+// Promise (Commands): The commands take patterns as `rocl.Parse` does, in one argument or several,
 // and refuse an empty argument.
 func TestPatterns(t *testing.T) {
 	sock := node(t)
