@@ -150,33 +150,23 @@ func (t *Term) claim(ctx context.Context, than uint64, opts []rocl.RegisterOptio
 	if t.own.order, err = next(than); err != nil {
 		return err
 	}
-	if t.r, err = t.c.Register(ctx, t.attrs(0), opts...); err == nil {
+	l, err := t.attrs(0)
+	if err != nil {
+		return err
+	}
+	if t.r, err = t.c.Register(ctx, l, opts...); err == nil {
 		t.own.id = t.r.ID()
 	}
 	return err
 }
 
 // attrs returns the attributes of a standby's claim, or if number is not 0, of the holder's.
-func (t *Term) attrs(number uint64) rocl.Attributes {
-	l := new(rocl.List)
-	var err error
+func (t *Term) attrs(number uint64) (l *rocl.List, err error) {
+	l = new(rocl.List)
 	if number != 0 {
 		err = errors.Join(t.name.AppendAttrs(l), l.AddString(AttrNumber, text(number)))
 	}
-	return checked{l, errors.Join(err, l.AddString(AttrName, t.text), l.AddString(AttrClaim, text(t.own.order)))}
-}
-
-// checked is a list that could be made, or the reason why it could not.
-type checked struct {
-	*rocl.List
-	err error
-}
-
-func (c checked) AppendAttrs(to *rocl.List) error {
-	if c.err != nil {
-		return c.err
-	}
-	return c.List.AppendAttrs(to)
+	return l, errors.Join(err, l.AddString(AttrName, t.text), l.AddString(AttrClaim, text(t.own.order)))
 }
 
 func text(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -312,7 +302,11 @@ func (t *Term) take(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := t.r.Update(ctx, t.attrs(number)); err != nil {
+	l, err := t.attrs(number)
+	if err != nil {
+		return err
+	}
+	if err := t.r.Update(ctx, l); err != nil {
 		return err
 	}
 	t.number.Store(number)
