@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"io"
 	"io/fs"
 	"iter"
 	"log/slog"
@@ -47,6 +48,8 @@ var zeroUses = map[string][]zeroUse{
 	"bulk.Depth":       {useBulk(bulk.Depth(0)), useBulk(bulk.Depth(-1))},
 	"bulk.Eager":       {useBulk(bulk.Eager(0)), useBulk(bulk.Eager(-1)), useBulk(nil)},
 	"bulk.MaxRequests": {useBulk(bulk.MaxRequests(0)), useBulk(bulk.MaxRequests(-1))},
+
+	"bulk.WithRegister": {useBulk(bulk.WithRegister()), useBulk(bulk.WithRegister(nil))},
 
 	"dataflow.Name":     {useFlow(dataflow.Name("")), useFlow(nil)},
 	"dataflow.Codec":    {useFlow(dataflow.Codec[int](nil))},
@@ -103,6 +106,18 @@ var zeroUses = map[string][]zeroUse{
 	"rocl.Handling":         {useHandle(lib.Handling()), useHandle(lib.Handling(lib.Select{}))},
 	"rocl.OnPanic":          {useHandle(lib.OnPanic(nil)), useHandle(nil)},
 
+	"netrocl.WithRegister": {useListen(netrocl.WithRegister()), useListen(netrocl.WithRegister(nil)), useListen(nil)},
+
+	"rpc.WithRegister":  {useCalls(rpc.WithRegister(), nil), useCalls(rpc.WithRegister(nil), nil)},
+	"rpc.CallRegister":  {useCalls(nil, rpc.CallRegister()), useCalls(nil, rpc.CallRegister(nil))},
+	"rpc.CallPolicies":  {useCalls(nil, rpc.CallPolicies(nil)), useCalls(nil, rpc.CallPolicies(rpc.Policies{"": {}}))},
+	"rpc.WithPolicy":    {useCalls(nil, nil, rpc.WithPolicy(rpc.Policy{})), useCalls(nil, nil, rpc.WithPolicy(rpc.Policy{Attempts: -1}))},
+	"rpc.Among":         {useCalls(nil, nil, rpc.Among(nil))},
+	"rpc.DrainWithin":   {useServe(rpc.DrainWithin(0)), useServe(rpc.DrainWithin(-1))},
+	"rpc.PublishLoad":   {useServe(rpc.PublishLoad(""))},
+	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("n", nil))},
+	"rpc.WithCall":      {useServe(rpc.WithCall[int, int]("", nil))},
+
 	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
 	"rpc.CallErrors":       {useCalls(nil, rpc.CallErrors(nil)), useCalls(nil, rpc.CallErrors(map[string]error{"": nil, "fails": nil}))},
 	"rpc.CallOverflow":     {useCalls(nil, rpc.CallOverflow(0)), useCalls(nil, rpc.CallOverflow(-1)), useCalls(nil, nil)},
@@ -123,6 +138,7 @@ var zeroUses = map[string][]zeroUse{
 	"tpvm.WithReady":       {useTask(tpvm.WithReady(nil)), usePod(tpvm.WithReady(nil))},
 	"tpvm.WithContext":     {useTask(tpvm.WithContext(nil))},
 	"tpvm.WithRocl":        {useTask(tpvm.WithRocl()), useTask(tpvm.WithRocl(nil))},
+	"tpvm.WithRegister":    {useTask(tpvm.WithRegister()), useTask(tpvm.WithRegister(nil))},
 	"tpvm.WithVM":          {useTask(tpvm.WithVM(""))},
 	"tpvm.WithName":        {useTask(tpvm.WithName(""))},
 	"tpvm.WithSignal":      {useTask(tpvm.WithSignal(nil))},
@@ -289,6 +305,67 @@ func usePool(o buffers.Option) zeroUse {
 		return err
 	}
 }
+
+// useListen listens with an option.
+func useListen(o netrocl.ListenOption) zeroUse {
+	return func(t *testing.T) error {
+		c, _ := two(t)
+		l, err := netrocl.Listen(eventually.Context(t), c, lib.Attrs{"n": "1"}, o)
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	}
+}
+
+// useServe serves with an option until the server is found.
+func useServe(o rpc.ServerOption) zeroUse {
+	return func(t *testing.T) error {
+		c, other := two(t)
+		ctx, end := context.WithCancel(eventually.Context(t))
+		defer end()
+		go func() {
+			_, _ = other.Await(ctx, lib.Match{"n": "1"}, 1)
+			end()
+		}()
+		return rpc.Serve(ctx, c, lib.Attrs{"n": "1"}, o)
+	}
+}
+
+// Promise (Options): The constructors of rpc, bulk, netrocl and tpvm take options for the
+// registration of their resources.
+func TestRegisterOptions(t *testing.T) {
+	t.Setenv("ROCL_SOCKET", socket(t))
+	c, _ := two(t)
+	ctx := eventually.Context(t)
+	for name, use := range map[string]func(lib.RegisterOption) (io.Closer, error){
+		"rpc.NewClient": func(o lib.RegisterOption) (io.Closer, error) { return rpc.NewClient(ctx, c, rpc.CallRegister(o)) },
+		"rpc.NewServer": func(o lib.RegisterOption) (io.Closer, error) {
+			s, err := rpc.NewServer(ctx, c, nil, rpc.WithRegister(o))
+			return closer(func() error { return s.Close(ctx) }), err
+		},
+		"bulk.Open": func(o lib.RegisterOption) (io.Closer, error) {
+			ep, err := bulk.Open(ctx, c, bulk.WithRegister(o))
+			return closer(func() error { return ep.Close(ctx) }), err
+		},
+		"netrocl.Listen": func(o lib.RegisterOption) (io.Closer, error) {
+			return netrocl.Listen(ctx, c, nil, netrocl.WithRegister(o))
+		},
+		"tpvm.Enrol": func(o lib.RegisterOption) (io.Closer, error) {
+			task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithRegister(o))
+			return closer(func() error { return task.Exit(ctx) }), err
+		},
+	} {
+		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "vm"}[name]
+		first := try.Get(use(lib.Unique(kind)))(t, name)
+		try.Fails(use(lib.Unique(kind)))(t, lib.ErrExists, "a second %s", name)
+		try.OK(t, first.Close(), name)
+	}
+}
+
+type closer func() error
+
+func (f closer) Close() error { return f() }
 
 // two opens two contexts of the node.
 func two(t *testing.T) (a, b *lib.Context) {
