@@ -155,10 +155,11 @@ func (s *server[In, Out]) run(ctx context.Context, grace time.Duration) (err err
 	for s.running > 0 && !s.isExpired {
 		s.quiet.Wait()
 	}
+	isExpired := s.isExpired
 	s.mu.Unlock()
 	s.wg.Wait()
 	switch {
-	case err == nil && s.isExpired && lost > 0:
+	case err == nil && isExpired && lost > 0:
 		err = fmt.Errorf("%w: %d", ErrGrace, lost)
 	case err == nil && ctx.Err() == nil:
 		err = fmt.Errorf("%w: the worker's context", rocl.ErrClosed)
