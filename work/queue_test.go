@@ -568,17 +568,17 @@ func TestLarge(t *testing.T) {
 	c := rocltest.Cluster(t, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error)
-	worker := c.Open(0, rocltest.TCP(), rocl.WithMemory(16<<20))
+	worker := c.Open(0, rocltest.TCP(), rocl.WithMemory(2<<20))
 	go func() {
 		done <- work.Serve(ctx, worker, rocl.Attrs{"job": "large"}, func(_ context.Context, p []byte) ([]byte, error) {
 			if len(p) == 5 {
-				return make([]byte, 14<<20), nil
+				return make([]byte, 1700<<10), nil
 			}
 			return p, nil
 		})
 	}()
-	q := try.Get(work.Open[[]byte, []byte](ctx, c.Open(0, rocltest.TCP(), rocl.WithMemory(16<<20)), rocl.Match{"job": "large"}))(t)
-	sizes := []int{0, 5, 100, 32 << 10, 5 << 20, 1 << 10, 14 << 20, 3 << 20}
+	q := try.Get(work.Open[[]byte, []byte](ctx, c.Open(0, rocltest.TCP(), rocl.WithMemory(2<<20)), rocl.Match{"job": "large"}))(t)
+	sizes := []int{0, 5, 100, 32 << 10, 600 << 10, 1 << 10, 1700 << 10, 1 << 20}
 	for r, err := range q.Do(ctx, func(yield func([]byte) bool) {
 		for i, n := range sizes {
 			if !yield(bytes.Repeat([]byte{byte(i)}, n)) {
@@ -588,7 +588,7 @@ func TestLarge(t *testing.T) {
 	}) {
 		try.OK(t, err)
 		switch n := len(r.Task); n {
-		case 5, 14 << 20:
+		case 5, 1700 << 10:
 			try.Fails(r.Err)(t, rocl.ErrTooLarge)
 		default:
 			try.OK(t, r.Err, n)
