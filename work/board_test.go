@@ -123,7 +123,7 @@ func (m *model) settle(w *member[int, int], a assignment[int, int]) {
 	m.b.end(t, nil)
 }
 
-// Promise (Work queues): Each task ends once: as a result, as an error, or as a dead letter with a
+// Promise (Package work): Each task ends once: as a result, as an error, or as a dead letter with a
 // reason for each attempt. The order is kept if asked for.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

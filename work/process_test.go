@@ -103,7 +103,7 @@ func (p *processes) run(n, every int, fault func()) {
 	try.Equal(p.T, got, n)
 }
 
-// Promise (Work queues): When worker processes are killed and stopped at random, the result of each
+// Promise (Package work): When worker processes are killed and stopped at random, the result of each
 // task comes exactly once.
 func TestKills(t *testing.T) {
 	p := newProcesses(t, 3, work.Attempts(1000), work.Silence(time.Second))
@@ -124,7 +124,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// Promise (Work queues): Worker processes that get SIGTERM, one after another, lose no task and do
+// Promise (Package work): Worker processes that get SIGTERM, one after another, lose no task and do
 // none twice.
 func TestTerminations(t *testing.T) {
 	p := newProcesses(t, 2)

@@ -114,7 +114,7 @@ func (b bench) good(rs []work.Result[int, int]) {
 	}
 }
 
-// Promise (Work queues): Workers share the tasks by their speed, and a worker that comes later takes
+// Promise (Package work): Workers share the tasks by their speed, and a worker that comes later takes
 // its share at once, also of tasks that others have at hand.
 func TestShares(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -149,7 +149,7 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): Tasks that were quick and become slow go from the worker that has them to
+// Promise (Package work): Tasks that were quick and become slow go from the worker that has them to
 // one that has nothing to do.
 func TestRecall(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -173,7 +173,7 @@ func TestRecall(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): A worker that takes leave finishes what it has begun and gives back the
+// Promise (Package work): A worker that takes leave finishes what it has begun and gives back the
 // rest. No task is lost or done twice.
 func TestLeave(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -194,7 +194,7 @@ func TestLeave(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): Serve ends the contexts of handlers that need longer than Grace says, and
+// Promise (Package work): Serve ends the contexts of handlers that need longer than Grace says, and
 // their tasks are done by others.
 func TestGrace(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -214,7 +214,7 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): The tasks of a worker that has ended are done by others, and each result
+// Promise (Package work): The tasks of a worker that has ended are done by others, and each result
 // comes once. A task that ends its worker each time is a dead letter with its reasons, and takes no
 // other task with it.
 func TestLost(t *testing.T) {
@@ -250,7 +250,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): With Attempts(1) no handler gets a task a second time.
+// Promise (Package work): With Attempts(1) no handler gets a task a second time.
 func TestAtMostOnce(t *testing.T) {
 	inBubble(t, func(b bench) {
 		runs := [100]atomic.Int64{}
@@ -280,7 +280,7 @@ func TestAtMostOnce(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): An error and a panic of a handler are the result of the task. Again has the
+// Promise (Package work): An error and a panic of a handler are the result of the task. Again has the
 // task done again, up to the limit.
 func TestHandlerErrors(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -333,7 +333,7 @@ func TestHandlerErrors(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): An ordered queue yields in the order of Put, whatever the order of the
+// Promise (Package work): An ordered queue yields in the order of Put, whatever the order of the
 // results, and after losses.
 func TestOrdered(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -354,7 +354,7 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): A slow loop over Results slows the source, and the tasks in the queue stay
+// Promise (Package work): A slow loop over Results slows the source, and the tasks in the queue stay
 // within Backlog.
 func TestBackPressure(t *testing.T) {
 	for _, o := range [][]work.Option{{work.Backlog(100)}, {work.Backlog(100), work.Ordered()}} {
@@ -381,7 +381,7 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// Promise (Work queues): Without a worker, Put and Results wait until their contexts end, and say
+// Promise (Package work): Without a worker, Put and Results wait until their contexts end, and say
 // why. Stats shows it.
 func TestNoWorker(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -414,7 +414,7 @@ func TestNoWorker(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): A loop over Results that is left early loses nothing.
+// Promise (Package work): A loop over Results that is left early loses nothing.
 func TestBreak(t *testing.T) {
 	for _, o := range [][]work.Option{nil, {work.Ordered()}} {
 		inBubble(t, func(b bench) {
@@ -451,7 +451,7 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// Promise (Work queues): The end of a queue, or of its process, ends the contexts of its handlers,
+// Promise (Package work): The end of a queue, or of its process, ends the contexts of its handlers,
 // Put and Results. The worker goes on for other queues.
 func TestQueueEnds(t *testing.T) {
 	for _, kill := range []bool{false, true} {
@@ -501,7 +501,7 @@ func TestQueueEnds(t *testing.T) {
 	}
 }
 
-// Promise (Work queues): Queues share workers: a worker does their tasks in turn.
+// Promise (Package work): Queues share workers: a worker does their tasks in turn.
 func TestTwoQueues(t *testing.T) {
 	inBubble(t, func(b bench) {
 		b.work(takes(10 * time.Millisecond))
@@ -538,7 +538,7 @@ func (c lyingCodec) Decode(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Promise (Work queues): A codec that does not fit, fails or panics gives errors of tasks that match
+// Promise (Package work): A codec that does not fit, fails or panics gives errors of tasks that match
 // rocl.ErrValue. A program's own codec encodes tasks and results.
 func TestCodecs(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -561,7 +561,7 @@ func TestCodecs(t *testing.T) {
 	})
 }
 
-// Promise (Work queues): Tasks and results of any size that the memory of both sides allows arrive.
+// Promise (Package work): Tasks and results of any size that the memory of both sides allows arrive.
 // Larger ones are errors that match rocl.ErrTooLarge.
 func TestLarge(t *testing.T) {
 	ctx := t.Context()

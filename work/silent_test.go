@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/rocltest"
 )
 
-// Promise (Work queues): A worker that does not answer for as long as Silence says has its tasks
+// Promise (Package work): A worker that does not answer for as long as Silence says has its tasks
 // done by others. A handler may take any time.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func stopped(ctx context.Context, c *rocl.Context) error {
 	return nil
 }
 
-// Promise (Work queues): A queue and a worker survive any messages.
+// Promise (Package work): A queue and a worker survive any messages.
 func TestGarbage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := rocltest.Cluster(t, 1)

@@ -18,7 +18,7 @@ import (
 
 var long = flag.Bool("long", false, "run the long form of the test with simulated faults")
 
-// Promise (Work queues): While links break, networks are cut, machines stand still or crash, and
+// Promise (Package work): While links break, networks are cut, machines stand still or crash, and
 // workers are killed on other nodes, each task of a queue ends once, in the order asked for.
 func TestSimulated(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))

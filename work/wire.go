@@ -13,7 +13,7 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Protocol: Work queues. A worker is a resource with the attribute work=1, the version. The queue
+// The protocol of work queues. A worker is a resource with the attribute work=1, the version. The queue
 // finds it by a watch, and begins a session with a call. The tag of each message has its kind in the
 // lowest eight bits, and above them the number of the session, which the queue counts. All numbers
 // are little-endian.
