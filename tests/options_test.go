@@ -32,6 +32,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/tests/tree"
 	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/work"
 )
 
 // A zeroUse uses what an option with a zero or a negative value has made: it provokes the use of
@@ -152,6 +153,14 @@ var zeroUses = map[string][]zeroUse{
 	"tpvm.OnArch":          {useSpawn(tpvm.OnArch(""))},
 	"tpvm.Where":           {useSpawn(tpvm.Where(nil)), useSpawn(tpvm.Where(nil, nil)), useSpawn(nil)},
 	"tpvm.Workers":         {useHandler(tpvm.Workers(0)), useHandler(tpvm.Workers(-1)), useHandler(nil)},
+
+	"work.PerWorker": {useQueue(work.PerWorker(0)), useQueue(work.PerWorker(-1)), useQueue(nil)},
+	"work.Backlog":   {useQueue(work.Backlog(0)), useQueue(work.Backlog(-1))},
+	"work.Attempts":  {useQueue(work.Attempts(0)), useQueue(work.Attempts(-1))},
+	"work.Silence":   {useQueue(work.Silence(0)), useQueue(work.Silence(-1))},
+	"work.Codec":     {useQueue(work.Codec[int](nil))},
+	"work.Handlers":  {useWorker(work.Handlers(0)), useWorker(work.Handlers(-1)), useWorker(nil)},
+	"work.Grace":     {useWorker(work.Grace(0)), useWorker(work.Grace(-1))},
 }
 
 // An option with a zero, nil or negative value, and an option that is nil, has its default, or is
@@ -172,7 +181,7 @@ func TestZeroOptions(t *testing.T) {
 					return
 				}
 				first, _, _ := strings.Cut(err.Error(), ":")
-				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow"}
+				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow", "work"}
 				if !slices.Contains(known, first) || strings.Contains(err.Error(), "nil pointer") {
 					t.Errorf("not a clear error: %v", err)
 				}
@@ -192,6 +201,7 @@ func TestZeroArguments(t *testing.T) {
 		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
 		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
 		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
+		"work.Open":     func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
 		"dataflow.Work": func() error {
 			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
 		},
@@ -237,6 +247,34 @@ func useFlow(o dataflow.Option, run ...dataflow.RunOption) zeroUse {
 		}
 		_, elastic := dataflow.New("zero", dataflow.Pipeline3(dataflow.From(send), dataflow.Elastic[int, int]("f", o), dataflow.To(count)))
 		return errors.Join(err, elastic)
+	}
+}
+
+// useQueue returns a use of an option in a queue with one task, and useWorker in its worker.
+func useQueue(o work.Option) zeroUse { return useWork(o, nil) }
+
+func useWorker(o work.Option) zeroUse { return useWork(nil, o) }
+
+func useWork(queue, worker work.Option) zeroUse {
+	return func(t *testing.T) error {
+		c, _ := two(t)
+		ctx, stop := context.WithCancel(eventually.Context(t))
+		served := make(chan error, 1)
+		go func() {
+			served <- work.Serve(ctx, c, nil, func(_ context.Context, n int) (int, error) { return n, nil }, worker)
+			stop()
+		}()
+		q, err := work.Open[int, int](ctx, c, nil, queue)
+		if err == nil {
+			for _, err = range q.Do(ctx, slices.Values([]int{1})) {
+			}
+			err = errors.Join(err, q.Close())
+		}
+		stop()
+		if failed := <-served; failed != nil {
+			return failed
+		}
+		return err
 	}
 }
 
