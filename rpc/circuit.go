@@ -60,7 +60,7 @@ func (c *circuits) enter(id rocl.GID) (may, isTrial bool) {
 
 // leave records how a call has ended that had entered with p.
 func (c *circuits) leave(id rocl.GID, p *Circuit, isTrial bool, how outcome) {
-	if p.Failures < 1 || how != outcomeFailed && c.n.Load() == 0 {
+	if how != outcomeFailed && c.n.Load() == 0 {
 		return
 	}
 	c.mu.Lock()
@@ -130,9 +130,9 @@ func outcomeOf(ctx context.Context, err error) outcome {
 	switch hasAnswered := errors.As(err, &e); {
 	case err == nil:
 		return outcomeWorked
-	case ctx.Err() != nil:
+	case hasEnded(ctx):
 		return outcomeNone
-	case isAny(context.DeadlineExceeded): // the handler may notice it before the caller
+	case isAny(context.DeadlineExceeded): // of the handler too, which may notice it before the caller
 		return outcomeFailed
 	case hasAnswered && (e.Ran || !isAny(ErrBusy, ErrClosed)):
 		return outcomeWorked
@@ -140,4 +140,11 @@ func outcomeOf(ctx context.Context, err error) outcome {
 		return outcomeFailed
 	}
 	return outcomeNone
+}
+
+// hasEnded reports whether ctx has ended, or is about to: a handler may notice that a little before
+// its caller.
+func hasEnded(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(end) < 5*time.Millisecond
 }

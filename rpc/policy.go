@@ -118,11 +118,12 @@ func (c *Client) policy(name string, cfg *config) *Policy {
 	}
 }
 
-// A Picker chooses the provider of a call. n counts the choices for one call from 0. A Picker that
-// can, returns another provider for each n, in the order of its preference. If done is not nil, it
-// is called once, when the call has ended or is not made. A Picker may wait until ctx ends. It
-// fails with rocl.ErrNotFound if there is no provider. Goroutines call it at once.
-type Picker func(ctx context.Context, n int) (provider rocl.GID, done func(), err error)
+// A Picker chooses the provider of a call, but none of not, if it can: those are the providers of
+// earlier attempts, and those that a circuit leaves alone. If there is no other one it fails, for
+// example with rocl.ErrNotFound, and is asked again without those of earlier attempts. If done is
+// not nil, it is called once, when the attempt has ended, with its error; nil also stands for an
+// attempt that was not made. A Picker may wait until ctx ends. Goroutines call it at once.
+type Picker func(ctx context.Context, not []rocl.GID) (provider rocl.GID, done func(error), err error)
 
 // Among makes [CallAny] call the provider that a Picker chooses, such as one of a set that is kept
 // up to date, in place of a search for one. The attributes of the call, Finding and Nearest are
@@ -205,15 +206,17 @@ func (t *target) has(id rocl.GID) bool { return slices.Contains(t.tried[:min(t.n
 type choice struct {
 	id      rocl.GID
 	isTrial bool
-	done    func() // nil: nothing is to be done
+	done    func(error) // nil: nothing is to be done
 }
 
-// end records how an attempt has ended.
-func (at *choice) end(c *Client, p *Policy, how outcome) {
+// end records that an attempt has ended with err. caller is the context of the program.
+func (at *choice) end(caller context.Context, c *Client, p *Policy, err error) {
 	if at.done != nil {
-		at.done()
+		at.done(err)
 	}
-	c.circuits.leave(at.id, &p.Circuit, at.isTrial, how)
+	if p.Circuit.Failures > 0 {
+		c.circuits.leave(at.id, &p.Circuit, at.isTrial, outcomeOf(caller, err))
+	}
 }
 
 // choose returns the provider for the next attempt: one that the circuits let pass, and if there is
@@ -249,25 +252,32 @@ func (c *Client) lets(at *choice, p *Policy) (may bool) {
 	return true
 }
 
-// picksMost is how many providers a Picker is asked for, beyond those of earlier attempts.
-const picksMost = 16
+// picksMost is how often a Picker is asked for the provider of one attempt.
+const picksMost = 32
 
 // pick returns a provider that the Picker chooses.
 func (c *Client) pick(ctx context.Context, t *target, cfg *config, p *Policy) (at choice, err error) {
-	for again := range 2 { // first without the providers of earlier attempts
-		for n := range picksMost {
-			if again == 0 {
-				n += t.n
-			}
-			if at.id, at.done, err = cfg.pick(ctx, n); err != nil {
-				return at, err
-			}
-			if (again > 0 || !t.has(at.id)) && c.lets(&at, p) {
-				return at, nil
-			}
+	not := slices.Clone(t.tried[:min(t.n, len(t.tried))])
+	tried := len(not) // of not, which has those left alone behind them
+	for range picksMost {
+		at.id, at.done, err = cfg.pick(ctx, slices.Clone(not))
+		switch {
+		case err == nil && c.lets(&at, p):
+			return at, nil
+		case err == nil:
 			if at.done != nil {
-				at.done()
+				at.done(nil)
 			}
+			if slices.Contains(not[tried:], at.id) {
+				return at, ErrCircuit
+			}
+			not = append(not, at.id)
+		case tried > 0 && ctx.Err() == nil:
+			not, tried = not[tried:], 0
+		case len(not) > 0:
+			return at, ErrCircuit
+		default:
+			return at, err
 		}
 	}
 	return at, ErrCircuit
@@ -345,7 +355,7 @@ func callAnyOf[In, Out any](ctx context.Context, c *Client, t *target, name stri
 		} else {
 			a.Provider = at.id
 			a.Value, err = attempt[In, Out](ctx, c, at.id, name, in, cfg, p)
-			at.end(c, p, outcomeOf(caller, err))
+			at.end(caller, c, p, err)
 		}
 		if err == nil {
 			return a, nil
@@ -403,7 +413,7 @@ func hedge[In, Out any](ctx, caller context.Context, c *Client, t *target, name 
 		}
 		go func() {
 			v, err := attempt[In, Out](ctx, c, at.id, name, in, cfg, p)
-			at.end(c, p, outcomeOf(caller, err))
+			at.end(caller, c, p, err)
 			results <- result{Answer[Out]{at.id, v}, err}
 		}()
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,6 +25,7 @@ type fleet struct {
 	calls   []atomic.Int64 // handlers that have begun, by server
 	c       *rpc.Client
 	other   *rocl.Context
+	picked  atomic.Int64 // providers of inOrder whose attempts have not ended
 }
 
 var errDo = errors.New("on purpose")
@@ -45,12 +47,20 @@ func inFleet(t *testing.T, n int, f func(ctx context.Context, server int) error,
 		fl.c = try.Get(rpc.NewClient(t.Context(), fl.other))(t)
 		defer fl.c.Close()
 		run(t, fl)
+		synctest.Wait()
+		try.Equal(t, fl.picked.Load(), 0, "picks that were not given back")
 	})
 }
 
 // inOrder is a Picker that prefers the servers in their order.
-func (f *fleet) inOrder(_ context.Context, n int) (rocl.GID, func(), error) {
-	return f.servers[n%len(f.servers)].ID(), nil, nil
+func (f *fleet) inOrder(_ context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
+	for _, s := range f.servers {
+		if !slices.Contains(not, s.ID()) {
+			f.picked.Add(1)
+			return s.ID(), func(error) { f.picked.Add(-1) }, nil
+		}
+	}
+	return rocl.GID{}, nil, rocl.ErrNotFound
 }
 
 // do calls "do", and returns which server has answered, and how long that took in virtual time.
