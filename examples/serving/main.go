@@ -43,7 +43,7 @@ type request struct {
 	Seed          uint64
 	Stream        bool
 	MaxTokens     int `json:"max_tokens"`
-	Skip          int `json:"-"` // the client has so many tokens
+	Skip          int // so many tokens are left out: the client has them
 }
 
 func main() {
