@@ -125,6 +125,22 @@ func (s *Set) Await(ctx context.Context, by By, not ...rocl.GID) (*Member, error
 	}
 }
 
+// Picker returns a function that picks for the policies of package rpc, by rpc.Among. The function
+// picks a member other than those of not, and fails with ErrNone if there is none. While the set has
+// no member at all, it waits until ctx ends.
+func (s *Set) Picker(by By) func(ctx context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
+	return func(ctx context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
+		m, err := s.Pick(by, not...)
+		if err == ErrNone && s.Len() == 0 {
+			m, err = s.Await(ctx, by)
+		}
+		if err != nil {
+			return rocl.GID{}, nil, err
+		}
+		return m.ID, m.Done, nil
+	}
+}
+
 // Done tells the set that a request is over for which the member was picked, and how: err is the
 // error of the request, or nil. If err is an end, as [rocl.IsEnd] reports, the member leaves the
 // set as with [Set.Ended]. Done must be called once after each Pick.
