@@ -86,7 +86,7 @@ func fall(w *rocltest.World) {
 			if had == want() {
 				break
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // of virtual time
 		}
 		if had != want() {
 			w.Errorf("%s has %s, not %s", name, had, want())
