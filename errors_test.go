@@ -20,6 +20,44 @@ import (
 	"github.com/rocl-go/rocl/tests/tree"
 )
 
+// A judged is an error that decides itself whether it is an end.
+type judged bool
+
+func (judged) Error() string { return "judged" }
+func (j judged) IsEnd() bool { return bool(j) }
+func (judged) Unwrap() error { return rocl.ErrGone }
+
+// Promise (Ends): `IsEnd` reports true for each error of an operation with a resource that was
+// deleted, whose process or node has ended, or that was given up, and for no other error.
+func TestIsEnd(t *testing.T) {
+	ctx := t.Context()
+	n := rocltest.Cluster(t, 1)
+	a, other := n.Open(0), n.Open(0)
+	me, deleted, closed := reg(t, a), reg(t, other), reg(t, other)
+	if err := deleted.Delete(ctx); err != nil {
+		t.Fatal(err)
+	}
+	call := func(to rocl.GID) error { _, err := me.CallBytes(ctx, to, 0, nil); return err }
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	errs := []error{call(deleted.ID()), me.SendBytes(ctx, deleted.ID(), 0, nil)}
+	other.Close()
+	errs = append(errs, call(closed.ID()), me.SendBytes(ctx, closed.ID(), 0, nil), rocl.ErrNodeDead, &rocl.NoConnectionError{End: rocl.ErrUnreachable}, rocl.SendErrors{{Err: rocl.ErrGone}}, judged(true))
+	for i, err := range errs {
+		if !rocl.IsEnd(err) || !rocl.IsEnd(fmt.Errorf("wrapped: %w", err)) {
+			t.Errorf("error %d is no end: %v", i, err)
+		}
+	}
+	me.Close()
+	_, canceled := a.Find(ended, rocl.Match{"no": "such"})
+	_, absent := a.Find(ctx, rocl.Match{"no": "such"})
+	for i, err := range []error{nil, call(closed.ID()), canceled, absent, rocl.ErrFull, rocl.ErrNoReply, judged(false)} {
+		if rocl.IsEnd(err) || (err == nil) != (i == 0) {
+			t.Errorf("error %d is an end, or none at all: %v", i, err)
+		}
+	}
+}
+
 // Every argument that exceeds a limit gives the error ErrTooLarge, whose text names the limit.
 //
 // Promise (Sending): What exceeds a limit is refused with an error that matches `ErrTooLarge` and

@@ -5,13 +5,45 @@ package rocl_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"time"
 
 	"github.com/rocl-go/rocl"
 )
+
+// A client calls one server after another, until one lives.
+func ExampleIsEnd() {
+	ctx := context.Background()
+	n := newNode()
+	defer n.close()
+	c, first, second := n.open(), n.open(), n.open()
+	client := register(c, "client")
+	var ids []rocl.GID
+	for _, c := range []*rocl.Context{first, second} {
+		server := register(c, "echo")
+		ids = append(ids, server.ID())
+		go server.Handle(ctx, func(m *rocl.Message) { // until the context is closed
+			if err := server.ReplyBytes(ctx, m, m.Bytes()); err != nil {
+				log.Print(err)
+			}
+		})
+	}
+	first.Close() // or kill -9 of its process
+
+	for i, id := range ids {
+		reply, err := client.CallBytes(ctx, id, 0, []byte("hello"))
+		if rocl.IsEnd(err) {
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("server %d: %s\n", i+1, reply.Bytes())
+		reply.Release()
+	}
+	// Output: server 2: hello
+}
 
 // A server replies to each request in a goroutine of its own. A client calls the server, and gets
 // an error as soon as the server has ended.
@@ -47,7 +79,7 @@ func ExampleResource_call() {
 
 	server.Close()
 	_, err = client.CallBytes(ctx, server.ID(), 0, []byte("are you there?"))
-	fmt.Println(errors.Is(err, rocl.ErrGone))
+	fmt.Println(rocl.IsEnd(err))
 	// Output:
 	// HELLO
 	// true

@@ -4,7 +4,6 @@ package rocl_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 
@@ -36,7 +35,7 @@ func ExampleResource_monitor() {
 			log.Fatal(err)
 		}
 		gone := m.IsGone()
-		fmt.Printf("tag %d: %q, gone: %v\n", m.Tag(), m.Bytes(), errors.Is(m.GoneErr(), rocl.ErrGone))
+		fmt.Printf("tag %d: %q, gone: %v\n", m.Tag(), m.Bytes(), rocl.IsEnd(m.GoneErr()))
 		m.Release()
 		if gone {
 			break

@@ -102,6 +102,32 @@ func (r *Resource) withFlow(ctx context.Context, to GID, how func(*dispatch.Flow
 	return err
 }
 
+// IsEnd reports whether err, the error of an operation, says that the resource that the operation
+// needed has ended: it was deleted, or its context, process or node has ended. The program needs
+// another resource. With the same resource the operation will fail again.
+//
+// IsEnd reports true for an error that matches ErrGone or ErrUnreachable. With ErrNodeDead and
+// ErrUnreachable the resource is taken for ended, and may live behind a cut. IsEnd reports false
+// for nil, for the end of a ctx, and for ErrClosed, which is about this process. If err wraps
+// several errors, such as [SendErrors], one of them is enough.
+//
+// The type of an error can decide itself: if err is, or wraps, an error with the method
+//
+//	IsEnd() bool
+//
+// the result of the first such method counts. So an error that a server's handler returned is no
+// end of the server, even if it matches ErrGone.
+//
+// IsEnd does not say whether the operation was done. A request whose call failed may have been
+// worked on.
+func IsEnd(err error) bool {
+	var own interface{ IsEnd() bool }
+	if errors.As(err, &own) {
+		return own.IsEnd()
+	}
+	return isLost(err)
+}
+
 // isLost reports whether err says that the target is gone or out of reach.
 func isLost(err error) bool {
 	return errors.Is(err, dispatch.ErrGone) || errors.Is(err, dispatch.ErrUnreachable)

@@ -282,7 +282,7 @@ func (f *farming[I, O]) serve(w *worker) {
 			f.finish(j, outputs)
 		case f.ctx.Err() != nil:
 			return
-		case errors.Is(err, rocl.ErrGone), errors.Is(err, rocl.ErrUnreachable), errors.Is(err, rocl.ErrNoReply):
+		case rocl.IsEnd(err), errors.Is(err, rocl.ErrNoReply):
 			f.lost(w, j, err)
 			return
 		default:

@@ -53,7 +53,7 @@ var (
 type RunError struct {
 	Graph string
 	Group string // of the stage; empty without groups
-	Stage string // the node's name; empty if no node has failed, such as when ctx ended
+	Stage string // the node's name, or of a group that was lost a node with an edge to this group; empty if no node has failed, such as when ctx ended
 	// Edges has the edges between this group and Group, if that is another one.
 	Edges []LostEdge
 	Err   error // the cause; from another group it has the text of the cause, and matches ErrLost, ErrHash and the like if the cause does
@@ -65,13 +65,29 @@ type LostEdge struct {
 	From, To     string // names of the nodes
 	FromCh, ToCh int    // numbers of the channels
 	Back         bool   // a feedback edge
-	Items        uint64 // that were sent to the other group, or have come from it
+	Sent         bool   // the items were sent to the other group; else they have come from it
+	Items        uint64
 	Taken        uint64 // of the items sent, how many the consumer is known to have taken
 	// Origins has, for each input of the node From in that group, its forward inputs first, how
-	// many of the items that have come From sent while it processed an item of that input. It is
-	// nil if From has one input, or is of this group. If From sends one item for each, as many
-	// items of that input are done, and those after them are not.
+	// many of the items that have come From sent while it processed an item of that input. Items
+	// that From sent in Start, InputEnded or Finish count for no input. Origins is nil if From has
+	// one input, or is of this group. If From sends one item for each, as many items of that input
+	// are done, and those after them are not.
 	Origins []uint64
+}
+
+// String says what crossed the edge: "A → B: 7 items sent, 5 of them taken", or "… items have
+// come".
+func (e LostEdge) String() string {
+	s := fmt.Sprintf("%s → %s: %d items ", e.From, e.To, e.Items)
+	if e.Sent {
+		return s + fmt.Sprintf("sent, %d of them taken", e.Taken)
+	}
+	s += "have come"
+	if e.Origins != nil {
+		s += fmt.Sprintf(", for its inputs %d", e.Origins)
+	}
+	return s
 }
 
 // Error names the stage and the group.

@@ -51,6 +51,8 @@ type input struct {
 
 	// The consumer's.
 	taken  uint64        // items that it has taken
+	seen   atomic.Uint64 // of these, those that Stats sees: all when the consumer waits, and from the first Stats on
+	asked  atomic.Bool   // Stats has been called
 	told   atomic.Uint64 // of these, those of which the sender was told; others may read it
 	grain  atomic.Uint64 // the sender is told after so many items
 	isLazy atomic.Bool   // the sender need not be told when the consumer is about to sleep
@@ -68,6 +70,9 @@ type creditor interface {
 // took notes that the consumer has taken an item.
 func (i *input) took() {
 	i.taken++
+	if i.asked.Load() {
+		i.seen.Store(i.taken)
+	}
 	if i.taken-i.told.Load() >= i.grain.Load() {
 		i.tell()
 	}
@@ -262,6 +267,7 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.mu.Unlock()
 		for _, i := range in.inputs {
+			i.seen.Store(i.taken)
 			if i.told.Load() != i.taken && !i.isLazy.Load() {
 				i.tell()
 			}
@@ -277,13 +283,12 @@ func (in *inbox[T]) fill() bool {
 		}
 		in.r.push() // messages to other groups leave
 		in.mu.Lock()
-		if in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0 {
-			in.mu.Unlock()
-			continue
-		}
-		in.asleep = true
+		in.asleep = !in.hasComeLocked()
+		sleeps := in.asleep
 		in.mu.Unlock()
-		<-in.wake
+		if sleeps {
+			<-in.wake
+		}
 	}
 }
 
@@ -291,6 +296,11 @@ func (in *inbox[T]) fill() bool {
 func (in *inbox[T]) hasCome() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	return in.hasComeLocked()
+}
+
+// hasComeLocked is hasCome with mu held.
+func (in *inbox[T]) hasComeLocked() bool {
 	return in.stopped || len(in.back.spans) != 0 || len(in.fresh.spans) != 0
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -151,7 +152,8 @@ func transports(protocol string) []rocl.Option {
 
 // Main is the main function of a program that builds one graph. build gets the arguments of the
 // program without the flags of [ParseFlags]. Main runs what these flags and the environment say,
-// until a signal interrupts it. It prints an error and ends the process. The exit code is 0 if the
+// until a signal interrupts it. It prints an error, with what crossed the edges to a group that was
+// lost, and ends the process. The exit code is 0 if the
 // run ended well, 1 if it failed, 3 if another group failed, 130 if a signal ended it.
 func Main(build func(args []string) (*Graph, error), o ...rocl.Option) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -160,6 +162,7 @@ func Main(build func(args []string) (*Graph, error), o ...rocl.Option) {
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		printLost(os.Stderr, err)
 	}
 	os.Exit(code)
 }
@@ -175,6 +178,17 @@ func launch(ctx context.Context, args []string, build func([]string) (*Graph, er
 		return "", err
 	}
 	return l.Group, l.Run(ctx, g, o...)
+}
+
+// printLost prints what crossed the edges to the group that was lost or has failed.
+func printLost(w io.Writer, err error) {
+	var e *RunError
+	if !errors.As(err, &e) {
+		return
+	}
+	for _, x := range e.Edges {
+		fmt.Fprintf(w, "  %v\n", x)
+	}
 }
 
 // exitCode returns the exit code for an error of a group.

@@ -40,7 +40,6 @@ type outbox[T any] struct {
 	key       func(T) uint64
 	span      map[string]string // that the items carry; nil if the node is not at a sampled item
 	origin    uint16            // the input of the item that the node processes, from 1; 0 if none
-	inputs    int               // of the node
 
 	// mu guards the fields below if isLocked. Otherwise only the node's goroutine uses them.
 	isLocked   bool // batches can have more than one item, and the timer lets them leave
@@ -96,7 +95,6 @@ func (c *credit) close() {
 
 func newOutbox[T any](r *run, n *plan.Node) *outbox[T] {
 	o := &outbox[T]{r: r, forward: len(n.Out), wake: make(chan struct{}, 1), mu: newMutex()}
-	o.inputs = len(n.In) + len(n.InBack)
 	s := r.sending(n)
 	o.limits, o.key, o.items = s.batch, nil, s.items
 	if k, ok := s.key.(func(T) uint64); ok {
@@ -185,7 +183,9 @@ func (o *outbox[T]) Send(ctx context.Context, v T) error {
 	switch {
 	case o.isFinished:
 		return Done
-	case o.state.Choice == plan.ByKey && o.forward > 0:
+	case o.forward == 0:
+		return fmt.Errorf("%w: Send at a node without forward channels, which has %d for SendBack", ErrChannel, len(o.outputs))
+	case o.state.Choice == plan.ByKey:
 		return o.sendOn(ctx, int(o.key(v)%uint64(o.forward)), v)
 	case o.state.Choice == plan.Broadcast:
 		return o.sendAll(ctx, v)
@@ -275,13 +275,19 @@ func (o *outbox[T]) SendBack(_ context.Context, ch int, v T) error {
 	if err := o.flush(); err != nil {
 		return err
 	}
+	if err := o.count(out); err != nil {
+		return err
+	}
+	return o.leaveOne(out, v)
+}
+
+// count counts an item that leaves next on a channel. The span of the item leaves before it.
+func (o *outbox[T]) count(out *output[T]) (err error) {
 	if o.span != nil {
-		if err := o.sample(out); err != nil {
-			return err
-		}
+		err = o.sample(out)
 	}
 	out.sent++
-	return o.leaveOne(out, v)
+	return err
 }
 
 // Channels implements Out.
@@ -297,13 +303,10 @@ func (o *outbox[T]) Flush(context.Context) error {
 
 // add adds an item to the batch of a forward channel, and lets a full batch leave.
 func (o *outbox[T]) add(out *output[T], v T) error {
-	if o.span != nil {
-		if err := o.sample(out); err != nil {
-			return err
-		}
+	if err := o.count(out); err != nil {
+		return err
 	}
 	o.state.Ch[out.index].Sent++
-	out.sent++
 	if o.limits.count <= 1 {
 		if out.holds && (len(out.open) != 0 || o.isBehind(out)) {
 			return o.hold(out, v)
@@ -313,8 +316,8 @@ func (o *outbox[T]) add(out *output[T], v T) error {
 	if out.size != nil {
 		out.bytes += out.size(v)
 	}
-	out.noteOrigin(o.origin)
-	if out.open = append(out.open, v); len(out.open) >= out.most || out.bytes >= o.limits.bytes {
+	out.append(v, o.origin)
+	if len(out.open) >= out.most || out.bytes >= o.limits.bytes {
 		return o.leave(out)
 	}
 	o.state.Current = out.index
@@ -373,8 +376,7 @@ func (o *outbox[T]) isBehind(out *output[T]) bool {
 
 // hold holds an item, and lets the held ones leave if they are many.
 func (o *outbox[T]) hold(out *output[T], v T) error {
-	out.noteOrigin(o.origin)
-	out.open = append(out.open, v)
+	out.append(v, o.origin)
 	size := max(int(unsafe.Sizeof(v)), 1)
 	if len(out.open) >= min(holdMost, max(o.limits.bytes/size, 1)) {
 		return o.leave(out)
@@ -407,6 +409,12 @@ func (o *outbox[T]) leaveOne(out *output[T], v T) error {
 	err := out.wire.put(o.one[:], out.origins)
 	out.origins = out.origins[:0]
 	return err
+}
+
+// append adds an item to the batch.
+func (out *output[T]) append(v T, origin uint16) {
+	out.noteOrigin(origin)
+	out.open = append(out.open, v)
 }
 
 // noteOrigin notes the origin of the next item of the batch.

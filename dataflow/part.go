@@ -26,8 +26,9 @@ type Item[T any] struct {
 // An Out sends the results of one node. It is for the goroutine that calls the node, and valid
 // until the node has ended. Each call may wait, until ctx ends, for a consumer to take items.
 type Out[T any] interface {
-	// Send sends v on the channel that the policy chooses. It returns Done if every consumer has
-	// ended.
+	// Send sends v on the forward channel that the policy chooses. It returns Done if every
+	// consumer has ended, and fails with ErrChannel if the node has no forward channel, as the last
+	// node of a ring.
 	Send(ctx context.Context, v T) error
 	// SendTo sends v on the forward channel ch. An item for a consumer that has ended is dropped.
 	SendTo(ctx context.Context, ch int, v T) error
@@ -59,7 +60,8 @@ type Starter[O any] interface {
 	Start(ctx context.Context, out Out[O]) error
 }
 
-// An Ender is a stage that is called once for each input channel, after the channel's last item.
+// An Ender is a stage that is called once for each input channel, after the channel's last item. It
+// may return Done.
 type Ender[O any] interface {
 	InputEnded(ctx context.Context, from int, back bool, out Out[O]) error
 }
@@ -253,14 +255,16 @@ func AllToAll[I, M, O any](left []Part[I, M], right []Part[M, O], o ...Option) P
 // like p.
 func Loop[T any](p Part[T, T]) Part[T, T] { return Part[T, T]{compose(plan.Loop, 0, nil, p.b)} }
 
-// Ring is a loop that is connected with nothing else.
+// Ring is a loop that is connected with nothing else. Its last nodes have no forward channels, so
+// they send by SendBack. Its first nodes begin as Starters.
 func Ring[T any](p Part[T, T]) Part[None, None] {
 	return Part[None, None]{compose(plan.Ring, 0, nil, p.b)}
 }
 
 // Fuse lets one goroutine call both nodes: what p sends, q processes at once. p and q must be
-// single nodes, or fused. The channels of the node are the inputs of p and the outputs of q. If q
-// returns Done, its outputs end, and p goes on until its own end.
+// single nodes, or fused. The channels of the node are the inputs of p and the outputs of q. The
+// node has the name of q, or else that of p. If q returns Done, its outputs end, and p goes on
+// until its own end.
 func Fuse[A, B, C any](p Part[A, B], q Part[B, C]) Part[A, C] {
 	var pb body[A, B]
 	var qb body[B, C]

@@ -80,7 +80,7 @@ type remoteEdge struct {
 	gone  chan struct{} // closed when the peer has ended: nothing comes any more
 	items atomic.Uint64 // that were sent, or have come
 
-	mu        sync.Mutex
+	mu        mutex
 	to        rocl.GID // the peer's resource
 	isWatched bool
 
@@ -106,7 +106,7 @@ func newRemote(r *run, c *rocl.Context) *remote {
 
 // add adds an edge.
 func (m *remote) add(e *plan.Edge, me, peer *plan.Node) *remoteEdge {
-	x := &remoteEdge{e: e, me: me, peer: peer, ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
+	x := &remoteEdge{e: e, me: me, peer: peer, mu: newMutex(), ready: make(chan struct{}), over: make(chan struct{}), gone: make(chan struct{})}
 	m.edges[e.Index] = x
 	if m.nodes[me] == nil {
 		m.nodes[me] = newReception(m)
@@ -260,7 +260,7 @@ func (m *remote) send(ctx context.Context, x *remoteEdge, kind uint64, p []byte)
 // lost returns the error of a message that could not be sent, and nil if the consumer has ended
 // well. The peer's end is told behind its last message, which may say that, so lost waits for it.
 func (m *remote) lost(x *remoteEdge, err error) error {
-	if !errors.Is(err, rocl.ErrGone) && !errors.Is(err, rocl.ErrUnreachable) {
+	if !rocl.IsEnd(err) {
 		return err
 	}
 	select {
@@ -442,8 +442,8 @@ func (m *remote) edgesWith(group string) (es []LostEdge) {
 		if x == nil || x.peer.Group != group {
 			continue
 		}
-		e := LostEdge{From: x.e.From.Name, To: x.e.To.Name, FromCh: x.e.FromCh, ToCh: x.e.ToCh, Back: x.e.IsBack, Items: x.items.Load()}
-		if x.credit != nil {
+		e := LostEdge{From: x.e.From.Name, To: x.e.To.Name, FromCh: x.e.FromCh, ToCh: x.e.ToCh, Back: x.e.IsBack, Sent: x.credit != nil, Items: x.items.Load()}
+		if e.Sent {
 			e.Taken = x.credit.taken.Load()
 		}
 		for i := 1; i < len(x.origins); i++ {
@@ -566,7 +566,7 @@ func (in *inbox[T]) acceptRemote(e *plan.Edge, m *remote) {
 	x.samples = &in.inputs[ch].samples
 	f := frames.New(codecOf[T](e))
 	one := make([]T, 1)
-	if n := len(e.From.In) + len(e.From.InBack); n > 1 {
+	if n := origins(e.From); n > 0 {
 		x.origins = make([]atomic.Uint64, n+1)
 	}
 	x.take = func(msg *rocl.Message, isOne bool) error {
@@ -606,7 +606,7 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	}
 	f := frames.New(codecOf[T](e))
 	out.wire = &remoteWire[T]{m, x, f}
-	if o.inputs > 1 && o.inputs <= frames.MostOrigins {
+	if origins(e.From) > 0 {
 		out.origins = []uint16{}
 	}
 	if n := f.Fixed(); n != 0 {
@@ -614,6 +614,15 @@ func (o *outbox[T]) connectRemote(e *plan.Edge, m *remote) {
 	} else {
 		out.size = f.Size
 	}
+}
+
+// origins returns how many inputs a node has, if its items carry from which of them they come, else
+// 0.
+func origins(n *plan.Node) int {
+	if k := len(n.In) + len(n.InBack); k > 1 && k <= frames.MostOrigins {
+		return k
+	}
+	return 0
 }
 
 // codecOf returns the codec of the node that sends on an edge, or nil.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,9 @@ type EdgeStats struct {
 	// Of the receiver's end.
 
 	Received uint64 `json:"received"` // items that have come
-	Waiting  uint64 `json:"waiting"`  // of these, not taken by the consumer, or not told to the sender (see Window)
+	// Waiting is how many of these the consumer has not taken. In the first call of Stats it may
+	// count items that a busy consumer has taken since it last waited.
+	Waiting uint64 `json:"waiting"`
 	// Oldest is how long the oldest waiting item has waited at least. It is measured between calls
 	// of Stats, so it is zero in the first one.
 	Oldest  time.Duration `json:"oldest"`
@@ -131,7 +134,8 @@ func (in *inbox[T]) stats(es []EdgeStats) {
 	for k, i := range in.inputs {
 		s, ch := &es[i.edge.Index], &in.state.Ch[k]
 		s.Received, s.Ended, s.Dropped = ch.Items, ch.Ended, in.dropped
-		if taken := i.told.Load(); !in.isClosed && ch.Items > taken {
+		i.asked.Store(true)
+		if taken := max(i.seen.Load(), i.told.Load()); !in.isClosed && ch.Items > taken {
 			s.Waiting = ch.Items - taken
 			s.Oldest = i.oldest(ch.Items, taken, now)
 		}
@@ -211,11 +215,14 @@ type Status struct {
 	Graph string      `json:"graph"`
 	Run   string      `json:"run"`
 	Group string      `json:"group"`
+	Host  string      `json:"host"` // on which the group runs
+	PID   int         `json:"pid"`  // of its process
 	Edges []EdgeStats `json:"edges"`
 }
 
 // replyStatus answers a question for the figures.
 func (m *remote) replyStatus(at *reception, question *rocl.Message) {
-	b, _ := json.Marshal(Status{m.r.plan.Name, m.r.cfg.Run, m.r.group, m.r.stats()}) // cannot fail
-	_ = at.res.ReplyBytes(m.ctx, question, b)                                        // the caller may be gone
+	host, _ := os.Hostname()
+	b, _ := json.Marshal(Status{m.r.plan.Name, m.r.cfg.Run, m.r.group, host, os.Getpid(), m.r.stats()}) // cannot fail
+	_ = at.res.ReplyBytes(m.ctx, question, b)                                                           // the caller may be gone
 }

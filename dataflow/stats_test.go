@@ -62,6 +62,52 @@ func TestStats(t *testing.T) {
 	})
 }
 
+// An item waits until the consumer has taken it, and no longer: also if the sender has not been
+// told, and, from the second call of Stats on, while the consumer is busy.
+func TestStatsOfConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pace, goOn := make(chan struct{}), make(chan struct{})
+		src := From(func(ctx context.Context, out Out[int]) error {
+			for i := range 20 {
+				if i == 5 || i == 15 {
+					<-goOn
+				}
+				if err := out.Send(ctx, i); err != nil {
+					return err
+				}
+			}
+			<-goOn
+			return nil
+		})
+		g := try.Get(New("stats", Pipeline(src, To(func(_ context.Context, in Item[int]) error {
+			if in.Value >= 5 {
+				<-pace
+			}
+			return nil
+		}))))(t)
+		done := make(chan error)
+		go func() { done <- g.Run(t.Context()) }()
+		check := func(received, waiting uint64) {
+			t.Helper()
+			synctest.Wait()
+			s := g.Stats()[0]
+			try.Equal(t, [2]uint64{s.Received, s.Waiting}, [2]uint64{received, waiting})
+		}
+		check(5, 0)
+		goOn <- struct{}{}
+		check(15, 9) // one is being processed
+		for i := range 9 {
+			pace <- struct{}{}
+			check(15, uint64(8-i))
+		}
+		goOn <- struct{}{}
+		close(pace)
+		check(20, 0)
+		goOn <- struct{}{}
+		try.OK(t, <-done)
+	})
+}
+
 // Promise (Dataflow): Each group of a run tells the figures of its ends of the edges.
 func TestStatus(t *testing.T) {
 	release := make(chan struct{})

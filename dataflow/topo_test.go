@@ -322,3 +322,20 @@ func TestHeldItems(t *testing.T) {
 		}
 	}
 }
+
+// The last node of a ring has no forward channel: Send fails, and loses no item.
+func TestSendInRing(t *testing.T) {
+	first := Do(&starter{}, Name("first"))
+	last := Do(Func[int, int](func(ctx context.Context, in Item[int], out Out[int]) error {
+		return out.Send(ctx, in.Value)
+	}), Name("last"))
+	err := try.Get(New("ring", Ring(Pipeline(first, last))))(t).Run(t.Context())
+	var re *RunError
+	try.Equal(t, errors.Is(err, ErrChannel) && errors.As(err, &re) && re.Stage == "last", true, "%v", err)
+}
+
+// A starter begins a ring.
+type starter struct{}
+
+func (*starter) Start(ctx context.Context, out Out[int]) error      { return out.Send(ctx, 1) }
+func (*starter) Process(context.Context, Item[int], Out[int]) error { return Done }

@@ -61,9 +61,6 @@ func Cluster(t testing.TB, n int) *TestCluster {
 	return c
 }
 
-// Nodes returns the number of nodes.
-func (c *TestCluster) Nodes() int { return len(c.servers) }
-
 // Open opens a context on the node with that index, which counts from 0. The context is closed when
 // the test ends, if it is open then. An error of Open or Close fails the test. All contexts of the
 // cluster communicate by the in-process transport, unless opts name other transports.

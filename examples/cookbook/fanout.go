@@ -50,7 +50,7 @@ func PublishNow(ctx context.Context, me *rocl.Resource, symbol string, price str
 			continue
 		}
 		b.Release() // TrySend has not taken the reference over
-		if !errors.Is(err, rocl.ErrFull) && !errors.Is(err, rocl.ErrGone) {
+		if !errors.Is(err, rocl.ErrFull) && !rocl.IsEnd(err) {
 			return accepted, err
 		}
 	}

@@ -99,7 +99,7 @@ func hasEnded(err error) bool {
 	if errors.As(err, &failure) && failure.Ran {
 		return false
 	}
-	return errors.Is(err, rocl.ErrGone) || errors.Is(err, rocl.ErrUnreachable) || errors.Is(err, rpc.ErrClosed)
+	return rocl.IsEnd(err) || errors.Is(err, rpc.ErrClosed)
 }
 
 // report gives Distribute a result, unless ctx ends.

@@ -5,7 +5,6 @@ package cookbook
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 
 	"github.com/rocl-go/rocl"
@@ -40,7 +39,7 @@ func AskUpper(ctx context.Context, c *rocl.Context, text string) (string, error)
 			return "", err // rocl.ErrNotFound: no server is registered
 		}
 		reply, err := me.CallBytes(ctx, server.ID, 0, []byte(text))
-		if errors.Is(err, rocl.ErrGone) {
+		if rocl.IsEnd(err) {
 			continue // this server has ended, perhaps after it did the work
 		}
 		if err != nil {

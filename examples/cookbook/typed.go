@@ -53,7 +53,7 @@ func Quotes(ctx context.Context, c *rocl.Context, o Order) ([]Quote, error) {
 		switch {
 		case err == nil:
 			quotes = append(quotes, answer.Value)
-		case errors.As(err, &refused), errors.Is(err, rocl.ErrGone):
+		case errors.As(err, &refused), rocl.IsEnd(err):
 			// this shop has no quote
 		default:
 			return nil, err

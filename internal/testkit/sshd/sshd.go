@@ -62,6 +62,7 @@ func Run(t *testing.T, env map[string]string) (config string) {
 	write("known", fmt.Sprintf("[%s]:%s %s", address, port, public("hostkey")))
 	write("unknown", fmt.Sprintf("[%s]:%s %s", address, port, public("strangerkey")))
 	var variables strings.Builder
+	fmt.Fprintf(&variables, " HOME=%s", dir) // the user's own shell may take seconds to start
 	for k, v := range env {
 		fmt.Fprintf(&variables, " %s=%s", k, v)
 	}

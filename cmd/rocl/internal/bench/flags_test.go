@@ -148,11 +148,11 @@ var effects = map[string]effect{
 
 // Each flag of each bench changes what its help says. A flag without an effect here fails the test.
 func TestFlags(t *testing.T) {
-	for i, b := range benches {
+	if testing.Short() {
+		t.Skip("TestSmoke runs the same benches")
+	}
+	for _, b := range benches {
 		t.Run(b.name, func(t *testing.T) {
-			if testing.Short() && i%3 != 0 {
-				t.Skip("one of three")
-			}
 			line := b.name + " " + smallRuns[b.name]
 			without := seen(t, line)
 			f := pflag.NewFlagSet(b.name, pflag.ContinueOnError)
@@ -183,6 +183,9 @@ func TestFlags(t *testing.T) {
 
 // The flags of all and sustain change what their help says.
 func TestFlagsOfTables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("TestSmoke and TestSustain run the same benches")
+	}
 	whole := table
 	defer func() { table = whole }()
 	table = []string{"call --transport inproc --poll adaptive --count 20"}

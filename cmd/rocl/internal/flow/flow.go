@@ -66,8 +66,9 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -f FILE PROGRAM [argument...]",
 		Short: "Run a program of package dataflow with a process for each group",
-		Long: "Start the program once for each group of the configuration FILE, which is FastFlow's: here, or by ssh on the host of\n" +
-			"the group's endpoint, where the program must have the same path. Wait until all have ended.\n" +
+		Long: "Let the program build its graph, and compare its groups with those of the configuration FILE, which is FastFlow's.\n" +
+			"Then start the program once for each group: here, or by ssh on the host of the group's endpoint, where the program must\n" +
+			"have the same path. Wait until all have ended.\n" +
 			"The first group that fails ends the run: each other group has 5 s to end with the same error. Groups that go on are\n" +
 			"ended then, and all groups by an interrupt and -t: by SIGTERM, and after 5 s by SIGKILL.\n" +
 			"The output of a group is not shown, except for the last lines of the first group that fails; -v and -V show it.\n" +

@@ -24,16 +24,23 @@ func graphCommand() *cobra.Command {
 		Short: "Draw the graph of a program of package dataflow, with its groups as boxes",
 		Long: "Let the program build its graph, and draw it: nodes and edges, with a box for each group. Feedback edges are dashed,\n" +
 			"and edges between groups are bold. The program runs nothing of the graph.\n" +
-			"The form is that of the file's ending (.svg, .mmd, .json), or that of --form, or else Mermaid.",
+			"The form is that of --form, or that of the file's ending (.svg, .mmd, .json). On standard output it is Mermaid.",
 		Example: "  rocl flow graph -o graph.svg ./wordcount text.txt\n  rocl flow graph ./wordcount text.txt",
 		Args:    atLeastProgram,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if form == "" {
-				form = map[string]string{".svg": "svg", ".json": "json"}[filepath.Ext(file)]
-			}
-			draw := map[string]func(*flowfile.Drawing) []byte{"svg": drawSVG, "mermaid": drawMermaid, "": drawMermaid, "json": (*flowfile.Drawing).JSON}[form]
-			if draw == nil {
+			draw := map[string]func(*flowfile.Drawing) []byte{"svg": drawSVG, "mermaid": drawMermaid, "json": (*flowfile.Drawing).JSON}[form]
+			switch ending := filepath.Ext(file); {
+			case draw != nil:
+			case form != "":
 				return usage.Errorf("--form %s is not svg, mermaid or json", usage.Quote(form))
+			case ending == ".svg":
+				draw = drawSVG
+			case ending == ".json":
+				draw = (*flowfile.Drawing).JSON
+			case file == "" || ending == ".mmd" || ending == ".mermaid":
+				draw = drawMermaid
+			default:
+				return usage.Errorf("the ending of %s is not .svg, .mmd or .json: --form names the form", usage.Quote(file))
 			}
 			return writeDrawing(cmd, file, args, draw)
 		},
@@ -65,7 +72,7 @@ func dryRunCommand() *cobra.Command {
 // writeDrawing writes a drawing of a program's graph to a file, or to standard output if that has
 // no name.
 func writeDrawing(cmd *cobra.Command, file string, args []string, draw func(*flowfile.Drawing) []byte) error {
-	d, err := drawingOf(cmd.Context(), cmd.ErrOrStderr(), args)
+	d, err := drawingOf(cmd.Context(), cmd.ErrOrStderr(), args, nil)
 	if err != nil {
 		return err
 	}
@@ -76,8 +83,9 @@ func writeDrawing(cmd *cobra.Command, file string, args []string, draw func(*flo
 	return err
 }
 
-// drawingOf lets a program write the drawing of its graph. What the program prints goes to w.
-func drawingOf(ctx context.Context, w io.Writer, args []string) (*flowfile.Drawing, error) {
+// drawingOf lets a program write the drawing of its graph, with further variables of the
+// environment. What the program prints goes to w.
+func drawingOf(ctx context.Context, w io.Writer, args, env []string) (*flowfile.Drawing, error) {
 	path, err := find(args[0])
 	if err != nil {
 		return nil, err
@@ -89,7 +97,7 @@ func drawingOf(ctx context.Context, w io.Writer, args []string) (*flowfile.Drawi
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "graph.json")
 	c := exec.Command(path, args[1:]...)
-	c.Env = append(os.Environ(), flowfile.EnvDrawing+"="+file)
+	c.Env = append(append(os.Environ(), env...), flowfile.EnvDrawing+"="+file)
 	c.Stdout, c.Stderr, c.WaitDelay = w, w, outputTime
 	p, err := programs.Start(c)
 	if err != nil {

@@ -3,6 +3,7 @@
 package flow
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -87,12 +88,36 @@ func (l *launcher) launch(cmd *cobra.Command, f *flowfile.File, args []string) (
 		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(l.limit), errLimit)
 		defer cancel()
 	}
+	if err := l.check(ctx, args); err != nil {
+		return err
+	}
 	began := time.Now()
 	failures := l.wait(ctx)
 	if !p.asJSON {
 		fmt.Fprintf(l.errOut, "rocl: the run took %v\n", time.Since(began).Round(time.Millisecond))
 	}
 	return l.result(ctx, failures)
+}
+
+// check lets the program build its graph, and compares its groups with those of the configuration.
+// So a wrong argument, another program and a group without a name in the file are found before a
+// group starts.
+func (l *launcher) check(ctx context.Context, args []string) error {
+	var said bytes.Buffer
+	d, err := drawingOf(ctx, &said, args, l.groups[0].Env)
+	if err != nil {
+		_, _ = l.errOut.Write(said.Bytes())
+		if errors.Is(context.Cause(ctx), errLimit) {
+			return l.tooLong()
+		}
+		return err
+	}
+	return l.file.Match(d.Groups)
+}
+
+// tooLong is the error of a run that was ended by its time limit.
+func (l *launcher) tooLong() error {
+	return fmt.Errorf("%w after %v: all groups were ended", errLimit, time.Duration(l.limit))
 }
 
 // env returns the environment of a group, with a text that stands for the configuration.
@@ -170,7 +195,7 @@ func (l *launcher) wait(ctx context.Context) (failures []*failure) {
 func (l *launcher) result(ctx context.Context, failures []*failure) error {
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errLimit) {
-			return fmt.Errorf("%w after %v: all groups were ended", errLimit, time.Duration(l.limit))
+			return l.tooLong()
 		}
 		return context.Cause(ctx)
 	}

@@ -371,10 +371,10 @@ func TestRunRefused(t *testing.T) {
 	try.Equal(t, b.flow(t.Context(), "-V", "ok"), 1)
 	b.lastLine("rocl: dataflow: " + b.path("flow.json") + ": groups[0].batchSize: 0 is not a whole number from 1 to 2147483647")
 	b.write("flow.json", `{"groups": [`+config+`, {"name": "d"}]}`)
-	try.Equal(t, b.flow(t.Context(), "", "ok"), 1)
+	try.Equal(t, b.flow(t.Context(), "-V", "ok"), 1)
 	b.has(&b.err, `flow.json: groups[3].name: the program has no group "d"; its groups are ["a" "b" "c"]`)
-	if strings.Contains(b.err.String(), "pid") {
-		t.Errorf("a group has begun: %s", &b.err)
+	if strings.Contains(b.out.String()+b.err.String(), "pid") {
+		t.Errorf("a group has begun: %s%s", &b.out, &b.err)
 	}
 	b.write("flow.json", `{"groups": [`+config+`]}`)
 	root := cli.Root()
@@ -382,6 +382,9 @@ func TestRunRefused(t *testing.T) {
 	root.SetErr(&b.err)
 	try.Equal(t, cli.Run(t.Context(), root, []string{"flow", "run", "-f", b.path("flow.json"), "./none"}), 1)
 	b.has(&b.err, "./none")
+	try.Equal(t, cli.Run(t.Context(), root, []string{"flow", "run", "-f", b.path("flow.json"), "/bin/true"}), 1)
+	b.lastLine("rocl: /bin/true has written no graph: dataflow.Main or Launch.Run does that")
+	try.Equal(t, cli.Run(t.Context(), root, []string{"flow", "graph", "-o", b.path("graph.pdf"), "/bin/true"}), 64)
 	try.Equal(t, cli.Run(t.Context(), root, []string{"flow", "run", "-f", b.path("flow.json")}), 64)
 	try.Equal(t, b.flow(t.Context(), "-p UDP", "ok"), 64)
 }

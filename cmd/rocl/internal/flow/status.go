@@ -37,7 +37,8 @@ func statusCommand() *cobra.Command {
 		Short: "Show what the edges of running graphs of package dataflow carry",
 		Long: "Show for each edge of the graphs that run in groups: items sent and received, items that wait for the receiver, how\n" +
 			"often the sender has waited for credit, items in a batch, and for how long the oldest item has waited at least.\n" +
-			"A bar shows how far a source is that has said how many items it will send. Exit code 1 if no graph runs.",
+			"A bar shows how far a source is that has said how many items it will send, and \"ended\" that the edge has ended.\n" +
+			"Exit code 1 if no graph runs.",
 		Example: "  rocl flow status\n  rocl flow status --every 1",
 		Args:    usage.Nothing,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +46,7 @@ func statusCommand() *cobra.Command {
 			ctx := cmd.Context()
 			c, err := g.Open(ctx, rocl.JoinOnly())
 			if err != nil {
-				return err
+				return withoutDirectory(err)
 			}
 			defer c.Close()
 			me, err := c.Register(ctx, nil)
@@ -56,7 +57,7 @@ func statusCommand() *cobra.Command {
 			if _, err := look(); err != nil {
 				return err
 			}
-			pause := betweenLooks
+			pause, hasShown := betweenLooks, false
 			for {
 				select {
 				case <-time.After(pause):
@@ -64,9 +65,13 @@ func statusCommand() *cobra.Command {
 					return context.Cause(ctx)
 				}
 				rs, err := look()
+				if hasShown && errors.Is(err, errNoRun) {
+					return nil
+				}
 				if err != nil {
 					return err
 				}
+				hasShown = true
 				if err := rs.print(cmd.OutOrStdout(), g.JSON); err != nil || every == 0 {
 					return err
 				}
@@ -87,6 +92,15 @@ type runKey struct{ graph, run string }
 // errNoRun is returned if no graph runs.
 var errNoRun = errors.New("no graph runs in groups, or it has ended")
 
+// withoutDirectory returns errNoRun if err says that the node has no directory, which each group
+// would serve.
+func withoutDirectory(err error) error {
+	if errors.Is(err, rocl.ErrNoDirectory) {
+		return errNoRun
+	}
+	return err
+}
+
 // lookAt asks all groups that run. A group that ends meanwhile is left out.
 func lookAt(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string, most time.Duration) (runs, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -101,7 +115,7 @@ func lookAt(ctx context.Context, c *rocl.Context, me *rocl.Resource, run string,
 	for f, err := range c.FindAll(ctx, match) {
 		if err != nil {
 			wg.Wait()
-			return nil, err
+			return nil, withoutDirectory(err)
 		}
 		wg.Go(func() {
 			m, err := me.CallBytes(ctx, f.ID, 0, nil)
@@ -150,9 +164,17 @@ func join(groups []dataflow.Status) []dataflow.EdgeStats {
 
 // An edgeJSON is a line of JSON about one edge.
 type edgeJSON struct {
-	Graph string `json:"graph"`
-	Run   string `json:"run"`
+	Graph  string  `json:"graph"`
+	Run    string  `json:"run"`
+	Groups []place `json:"groups"` // that have answered
 	dataflow.EdgeStats
+}
+
+// A place says where a group runs.
+type place struct {
+	Group string `json:"group"`
+	Host  string `json:"host"`
+	PID   int    `json:"pid"`
 }
 
 // print prints the runs in the order of their names.
@@ -163,20 +185,23 @@ func (rs runs) print(w io.Writer, asJSON bool) error {
 	var text bytes.Buffer
 	for _, k := range keys {
 		edges := join(rs[k])
+		var groups []place
+		for _, s := range rs[k] {
+			groups = append(groups, place{s.Group, s.Host, s.PID})
+		}
+		slices.SortFunc(groups, func(a, b place) int { return cmp.Compare(a.Group, b.Group) })
 		if asJSON {
 			for _, e := range edges {
-				if err := cli.Print(&text, edgeJSON{k.graph, k.run, e}); err != nil {
+				if err := cli.Print(&text, edgeJSON{k.graph, k.run, groups, e}); err != nil {
 					return err
 				}
 			}
 			continue
 		}
-		var groups []string
-		for _, s := range rs[k] {
-			groups = append(groups, display.Quote(s.Group))
+		fmt.Fprintf(&text, "graph %s, run %s\n", display.Quote(k.graph), display.Quote(k.run))
+		for _, g := range groups {
+			fmt.Fprintf(&text, "  group %s: process %d on %s\n", display.Quote(g.Group), g.PID, display.Quote(g.Host))
 		}
-		slices.Sort(groups)
-		fmt.Fprintf(&text, "graph %s, run %s, groups %s\n", display.Quote(k.graph), display.Quote(k.run), strings.Join(groups, " "))
 		if err := printEdges(&text, edges); err != nil {
 			return err
 		}
@@ -198,18 +223,21 @@ func printEdges(w io.Writer, edges []dataflow.EdgeStats) error {
 		if e.Batches > 0 {
 			batch = fmt.Sprintf("%.1f", float64(e.Sent)/float64(e.Batches))
 		}
-		oldest := "-"
-		switch {
-		case e.Ended:
-			oldest = "ended"
-		case e.Oldest > 0:
+		oldest, sent, end := "-", fmt.Sprint(e.Sent), bar(sent[e.From], e.Size)
+		if e.Oldest > 0 {
 			oldest = e.Oldest.Round(time.Millisecond).String()
+		}
+		if e.Batches == 0 && e.Received > 0 {
+			sent = "-" // the sender's group does not answer, or no more
+		}
+		if e.Ended {
+			end = strings.TrimSpace(end + " ended")
 		}
 		to := display.Quote(e.To)
 		if e.Back {
 			to += " (back)"
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", display.Quote(e.From), to, e.Transport, e.Sent, e.Received, e.Waiting, e.Waits, batch, oldest, bar(sent[e.From], e.Size))
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", display.Quote(e.From), to, e.Transport, sent, e.Received, e.Waiting, e.Waits, batch, oldest, end)
 	}
 	return t.Flush()
 }

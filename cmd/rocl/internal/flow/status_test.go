@@ -4,6 +4,7 @@ package flow
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestStatus(t *testing.T) {
 	var text string
 	eventually.True(t, "the sink waits and the source has waited", func() bool {
 		text, _ = b.status()
-		return strings.Contains(text, "groups a b c\n") && strings.Contains(text, "  numbers  stage") && strings.Contains(text, "  stage    sum")
+		return regexp.MustCompile(`(?s)  group a: process \d+ on .*  group b: .*  group c: `).MatchString(text) && strings.Contains(text, "  numbers  stage") && strings.Contains(text, "  stage    sum")
 	})
 	for _, says := range []string{"graph launched, run ", "  from     to     transport", "%\n"} {
 		if !strings.Contains(text, says) {
@@ -50,6 +51,14 @@ func TestStatus(t *testing.T) {
 	b.lastLine("rocl: no graph runs in groups, or it has ended")
 	cancel()
 	try.Equal(t, <-done, 130)
+}
+
+// Without a directory no graph runs.
+func TestStatusWithoutDirectory(t *testing.T) {
+	b := newBench(t)
+	_, code := b.status("--socket", b.path("none"))
+	try.Equal(t, code, 1)
+	b.lastLine("rocl: no graph runs in groups, or it has ended")
 }
 
 // The figures of the two ends of an edge are joined.

@@ -185,7 +185,8 @@ func (l *layout) drawEdge(s *strings.Builder, e flowfile.Edge) {
 		bend := columnGap / 2.0
 		path = fmt.Sprintf("M%.0f %.0fC%.0f %.0f %.0f %.0f %.0f %.0f", x1, y1, x1+bend, y1, x2-bend, y2, x2, y2)
 	}
-	fmt.Fprintf(s, `<path class="%s" d="%s" marker-end="url(#tip)"><title>%s</title></path>`+"\n", class, path, escape(e.Policy))
+	title := strings.TrimSpace(l.Nodes[e.From].Name + " → " + l.Nodes[e.To].Name + " " + e.Policy)
+	fmt.Fprintf(s, `<path class="%s" d="%s" marker-end="url(#tip)"><title>%s</title></path>`+"\n", class, path, escape(title))
 }
 
 // escape returns a text for XML.
