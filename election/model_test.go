@@ -31,8 +31,8 @@ type contender struct {
 // Contenders of three nodes come, close their terms, stop waiting, and have their contexts closed.
 // After each step, at once, the oldest one holds the name.
 //
-// Promise (Held names): While the nodes reach each other, one process at most holds a name, and
-// standbys take it in order, at once. Fencing numbers grow.
+// Promise (Package election): While the nodes reach each other, one process at most holds a name,
+// and standbys take it in order, at once. Fencing numbers grow.
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 3
