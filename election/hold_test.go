@@ -49,7 +49,7 @@ func TestCut(t *testing.T) {
 			<-p.Context().Done()
 		})
 		w.Start(2, "impatient", func(p *rocltest.Process) {
-			time.Sleep(cutAt + 50*time.Millisecond) // when the cut has begun
+			time.Sleep(cutAt + 50*time.Millisecond)                              // when the cut has begun
 			ctx, stop := context.WithTimeout(p.Context(), 1800*time.Millisecond) // less than a death takes
 			defer stop()
 			_, err := election.Hold(ctx, p.Rocl(), role)

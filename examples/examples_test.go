@@ -18,12 +18,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
-	_ "github.com/rocl-go/rocl/bulk" // if a package that the examples import changes, go test runs this test anew
+	_ "github.com/rocl-go/rocl/bulk"     // if a package that the examples import changes, go test runs this test anew
+	_ "github.com/rocl-go/rocl/election" // likewise
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
+	_ "github.com/rocl-go/rocl/live"    // likewise
 	_ "github.com/rocl-go/rocl/netrocl" // likewise
 	_ "github.com/rocl-go/rocl/rpc"     // likewise
 	_ "github.com/rocl-go/rocl/tpvm"    // likewise
+	_ "github.com/rocl-go/rocl/work"    // likewise
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -54,9 +57,15 @@ var table = map[string]map[string]func(*testing.T, node){
 		"groups": countInGroups,
 		"killed": killInCount,
 	},
-	"traffic":    {"groups": measureTraffic},
-	"video":      {"groups": filterFilm},
-	"httpd":      {"serves": get},
+	"traffic": {"groups": measureTraffic},
+	"video":   {"groups": filterFilm},
+	"httpd":   {"serves": get},
+	"search": {
+		"folder": searchFolder,
+		"killed": searchAndKill,
+		"fails":  fails(map[string][]string{"usage": {}, "is no word": {"find", "two words"}, "no such resource": {"find", "word"}}),
+	},
+	"serving":    {"killed": serveAndKill},
 	"group1":     {"sums": prints(`^count 100, sum 4950\n$`)},
 	"tpvm/hello": {"greets": prints(`^from \S+: hello, world from \S+\n$`)},
 	"tpvm/group": {"reduces": prints(`^5 members, sum of their squares: 30\nmembers that are left: 0\n$`, "-n", "5")},

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,8 +162,19 @@ func (n node) kill(p *subprocess.Process) {
 // interrupt interrupts processes, all at once, each of which must then end without an error.
 func (n node) interrupt(all ...*subprocess.Process) {
 	n.t.Helper()
+	n.end(os.Interrupt, all)
+}
+
+// terminate is interrupt with SIGTERM.
+func (n node) terminate(all ...*subprocess.Process) {
+	n.t.Helper()
+	n.end(syscall.SIGTERM, all)
+}
+
+func (n node) end(s os.Signal, all []*subprocess.Process) {
+	n.t.Helper()
 	for _, p := range all {
-		try.OK(n.t, p.Cmd.Process.Signal(os.Interrupt))
+		try.OK(n.t, p.Cmd.Process.Signal(s))
 	}
 	for _, p := range all {
 		try.Check(n.t, p.Wait(), "%q ended with", p.Cmd.Args[1:])

@@ -26,6 +26,9 @@ type Client struct {
 	overflow     overflow
 	life         context.Context // ends with Close
 	end          context.CancelFunc
+	registration []rocl.RegisterOption
+	policies     map[string]*Policy // of CallPolicies
+	circuits     circuits
 
 	mu       sync.Mutex
 	isClosed bool            // no goroutine of telling may begin
@@ -46,6 +49,11 @@ func CallInterceptors(i ...Interceptor) ClientOption {
 // CallErrors is [WithErrors] for a client.
 func CallErrors(errs map[string]error) ClientOption { return func(c *Client) { c.errorNames = errs } }
 
+// CallRegister is [WithRegister] for the resource of a client.
+func CallRegister(opts ...rocl.RegisterOption) ClientOption {
+	return func(c *Client) { c.registration = append(c.registration, opts...) }
+}
+
 // NewClient registers a resource that makes calls. It fails as [rocl.Context.Register] does.
 func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Client, error) {
 	cl := &Client{c: c}
@@ -57,7 +65,7 @@ func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Cli
 		}
 	}
 	var err error
-	if cl.r, err = c.Register(ctx, rocl.Attrs{"rpc": "client"}); err != nil {
+	if cl.r, err = c.Register(ctx, rocl.Attrs{"rpc": "client"}, cl.registration...); err != nil {
 		return nil, fmt.Errorf("rpc: new client: %w", err)
 	}
 	return cl, nil
@@ -89,8 +97,7 @@ func (c *Client) Close() error {
 // ended. It fails with rocl.ErrUnreachable if the provider is out of reach, with ErrUnknownCall if
 // the provider does not offer the name, with ErrBusy if the provider has no room, and with
 // rocl.ErrValue if the types do not fit. If the handler returned an error, Call returns an [Error]
-// with its text. After any error the handler may have run, unless the error is an *Error whose Ran
-// is false.
+// with its text. After any error the handler may have run, unless [MayRetry] reports true.
 //
 // A handler's call, with its own context, to a server of its own process may run in the calling
 // goroutine: see [InPool]. Then Call returns when the called handler has returned.
@@ -104,10 +111,15 @@ func Call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 		return call[In, Out](ctx, c, provider, name, in, &config{})
 	}
 	cfg := newConfig(opts)
+	return callWith[In, Out](ctx, c, provider, name, in, &cfg)
+}
+
+// callWith is Call with a config.
+func callWith[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (Out, error) {
 	if len(c.interceptors) == 0 {
-		return call[In, Out](ctx, c, provider, name, in, &cfg)
+		return call[In, Out](ctx, c, provider, name, in, cfg)
 	}
-	return callAround[In, Out](ctx, c, provider, name, in, &cfg)
+	return callAround[In, Out](ctx, c, provider, name, in, cfg)
 }
 
 func callAround[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config) (out Out, err error) {
@@ -141,10 +153,15 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	if err != nil {
 		return out, c.wrap(name, provider, err)
 	}
-	m, err := c.r.Call(ctx, provider, callID(name), b)
-	h.release()
+	p, err := c.r.StartCall(ctx, provider, callID(name), b)
 	if err != nil {
 		b.Release()
+		h.release()
+		return out, c.wrap(name, provider, notSent(err, provider))
+	}
+	m, err := p.Wait(ctx)
+	h.release()
+	if err != nil {
 		return out, c.wrap(name, provider, sendError{err, provider})
 	}
 	return result[Out](ctx, c, provider, name, m, h.number, h.flags, cfg.out, argumentType[In](cfg))
@@ -332,7 +349,7 @@ func Send[In any](ctx context.Context, c *Client, provider rocl.GID, name string
 		default:
 			if err = c.r.Send(ctx, provider, callID(name), b); err != nil {
 				b.Release()
-				err = sendError{err, provider}
+				err = notSent(err, provider)
 			}
 		}
 		return c.wrap(name, provider, err)

@@ -24,7 +24,7 @@ var (
 	ErrExists      = errors.New("rpc: the name is registered already")
 	ErrPanic       = errors.New("rpc: the handler panicked")
 	ErrBusy        = errors.New("rpc: the provider has no room for another call")
-	ErrClosed      = errors.New("rpc: the server is closed")
+	ErrClosed      = errors.New("rpc: the server drains or is closed")
 	ErrProtocol    = errors.New("rpc: not a request or reply of this protocol")
 	ErrChecksum    = errors.New("rpc: the checksum does not fit the bytes")
 	ErrTooLarge    = rocl.ErrTooLarge // metadata, arguments or a result exceed a limit: of metadata, of a message if they may not be pulled, or of the memory

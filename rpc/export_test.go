@@ -46,3 +46,13 @@ func BareRequest(left time.Duration) []byte {
 	h.put(p)
 	return p
 }
+
+// Check returns an error if the policy is invalid.
+func (p *Policy) Check() error { return p.check() }
+
+// PolicyOf returns the policy of a call of a client with CallPolicies.
+func PolicyOf(all Policies, name string) *Policy {
+	c := &Client{}
+	CallPolicies(all)(c)
+	return c.policy(name, &config{})
+}

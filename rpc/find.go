@@ -77,23 +77,20 @@ func (c *Client) provider(ctx context.Context, a rocl.Attributes, cfg *config) (
 }
 
 // CallAny calls the name at one provider that matches the pattern a: any, the [Nearest], or, with
-// [Finding], the first in an order. If that call fails, CallAny does not call another provider,
-// because the first may have done the work. It fails with rocl.ErrNotFound or rocl.ErrPartial if no
-// provider matches, and as Call does.
+// [Finding], the first in an order. [Among] replaces the search. If the call fails, CallAny calls
+// another provider only as its [Policy] says, because the first may have done the work. It fails
+// with rocl.ErrNotFound or rocl.ErrPartial if no provider matches, with ErrPolicy or ErrCircuit
+// because of the policy, and as Call does.
 func CallAny[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, name string, in In, opts ...Option) (Answer[Out], error) {
 	cfg := newConfig(opts)
-	id, err := c.provider(ctx, a, &cfg)
-	if err != nil {
-		return Answer[Out]{}, fmt.Errorf("rpc: call %q: find a provider: %w", name, err)
-	}
-	v, err := Call[In, Out](ctx, c, id, name, in, opts...)
-	return Answer[Out]{id, v}, err
+	return callAnyOf[In, Out](ctx, c, &target{attrs: a}, name, in, &cfg, c.policy(name, &cfg))
 }
 
 // CallAll calls the name at every provider that matches the pattern a, all at once, and yields the
 // answers as they arrive. The Answer beside an error names the provider that the error is from. If
 // its Provider is the zero GID, the error is from the search: rocl.ErrPartial if some nodes could
-// not be asked. Leaving the loop ends the calls that wait.
+// not be asked, or ErrTooFew if fewer than the Enough of the [Policy] have answered. Leaving the
+// loop ends the calls that wait.
 func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, name string, in In, opts ...Option) iter.Seq2[Answer[Out], error] {
 	type result struct {
 		Answer[Out]
@@ -101,6 +98,7 @@ func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 	}
 	return func(yield func(Answer[Out], error) bool) {
 		cfg := newConfig(opts)
+		p := c.policy(name, &cfg)
 		ctx, end := context.WithCancel(ctx)
 		results := make(chan result)
 		go func() {
@@ -109,12 +107,12 @@ func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 			defer calls.Wait()
 			for id, err := range c.providers(ctx, a, &cfg) {
 				if err != nil {
-					results <- result{err: fmt.Errorf("rpc: call %q: find providers: %w", name, err)}
+					results <- result{err: fmt.Errorf("rpc: call %q: find providers: %w", name, unsentError{err})}
 					return
 				}
 				calls.Go(func() {
-					v, err := Call[In, Out](ctx, c, id, name, in, opts...)
-					results <- result{Answer[Out]{id, v}, err}
+					a, err := callAnyOf[In, Out](ctx, c, &target{fixed: id}, name, in, &cfg, p)
+					results <- result{Answer[Out]{id, a.Value}, err}
 				})
 			}
 		}()
@@ -123,10 +121,20 @@ func CallAll[In, Out any](ctx context.Context, c *Client, a rocl.Attributes, nam
 			for range results { // closed when all calls have ended
 			}
 		}()
+		n := 0
 		for r := range results {
 			if !yield(r.Answer, r.err) {
 				return
 			}
+			if r.err == nil {
+				n++
+			}
+			if p.Enough > 0 && n >= p.Enough {
+				return
+			}
+		}
+		if n < p.Enough {
+			yield(Answer[Out]{}, fmt.Errorf("rpc: call %q: %w: %d of %d", name, ErrTooFew, n, p.Enough))
 		}
 	}
 }

@@ -93,7 +93,7 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
 		b.Release()
 		h.release()
-		return sendError{err, f.to}
+		return notSent(err, f.to)
 	}
 	f.flags = h.flags
 	if h.number != 0 || cfg.out != nil || h.region != nil {

@@ -27,6 +27,8 @@ type config struct {
 
 	find      []rocl.FindOption // options of the search for providers
 	isNearest bool
+	policy    *Policy // nil: that of the client
+	pick      Picker  // nil: the directory is asked
 }
 
 func newConfig(opts []Option) (c config) {

@@ -59,6 +59,12 @@ type Server struct {
 	unknown  atomic.Uint64 // requests for calls that the server does not offer
 	caughtUp time.Time     // when catchUp returned last; used by the receiving goroutine only
 
+	drainMost    time.Duration // of Serve
+	registration []rocl.RegisterOption
+	loads        []*publishedLoad
+	stopped      chan struct{} // closed when the server receives no more
+	failure      error         // why it does not; set before stopped is closed
+
 	first        []func(*Server) error              // of WithCalls
 	mu           sync.Mutex                         // held to replace names
 	names        atomic.Pointer[map[uint64]*method] // calls by identifier; a stored map does not change
@@ -100,7 +106,7 @@ func WithCalls(f func(*Server) error) ServerOption {
 // a call gets ErrUnknownCall for it, unless that was registered by [WithCalls]. NewServer fails as
 // [rocl.Context.Register] does.
 func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ServerOption) (*Server, error) {
-	s := &Server{c: c, log: slog.New(slog.DiscardHandler), turn: make(chan struct{})}
+	s := &Server{c: c, log: slog.New(slog.DiscardHandler), turn: make(chan struct{}), stopped: make(chan struct{}), drainMost: drainMost}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.names.Store(&map[uint64]*method{})
 	s.requests.New = func() any { return &request{s: s} }
@@ -111,6 +117,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 		}
 	}
 	s.overflow.log = s.log
+	if len(s.loads) > 0 {
+		s.running.changed = make(chan struct{}, 1)
+	}
 	attrs, err := servers(a)
 	if err == nil {
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
@@ -124,7 +133,10 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 		}
 	}
 	if err == nil {
-		s.r, err = c.Register(ctx, attrs)
+		err = s.firstLoads(attrs)
+	}
+	if err == nil {
+		s.r, err = c.Register(ctx, attrs, s.registration...)
 	}
 	if err != nil {
 		s.leavePools()
@@ -132,6 +144,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	}
 	localServers.Store(s.ID(), s)
 	s.receiver.Go(s.receive)
+	if len(s.loads) > 0 {
+		s.receiver.Go(s.publishLoads)
+	}
 	return s, nil
 }
 
@@ -290,6 +305,8 @@ func (s *Server) receive() {
 				s.log.Error("rpc: the server cannot receive", "server", s.ID(), "err", err)
 			}
 			isReceiving = false
+			s.failure = err
+			close(s.stopped)
 			close(s.turn)
 			return
 		}

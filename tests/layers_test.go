@@ -39,7 +39,9 @@ var layers = map[string]int{
 	"":                          8,
 	"rocltest":                  9,
 	"netrocl":                   9,
+	"live":                      9,
 	"rpc":                       10,
+	"work":                      9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
@@ -59,6 +61,8 @@ var publicOnly = map[string][]string{
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
 	"election": {""},
+	"live":     {"", "live"},
+	"work":     {"", "codec"},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 
@@ -95,6 +99,7 @@ var thirdParty = map[string][]string{
 	"dataflow": {"golang.org/x/sys"},
 	"bulk":     {"golang.org/x/sys"},
 	"rpc":      {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
+	"live":     {"github.com/cespare/xxhash/v2"},
 
 	"codec/protobuf":    {"google.golang.org/protobuf"},
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},

@@ -46,6 +46,7 @@ const (
 	isNode      role = "node"      // one node of a cluster
 	isOrigin    role = "origin"    // has memory, which the parent pulls
 	isAlone     role = "alone"     // has no peer; its context serves the directory
+	isWorker    role = "worker"    // works for queues, as the peer does
 	isTask      role = "task"      // a task of package tpvm, which answers to the one that has spawned it
 )
 
@@ -183,6 +184,7 @@ type pair struct {
 	summed  atomic.Uint64 // makes the compiler keep reads of memory
 	task    *tpvm.Task    // this process, and
 	child   tpvm.TID      // the peer
+	crewed  []*peer       // the workers of queues
 }
 
 // withPair runs f with a pair.

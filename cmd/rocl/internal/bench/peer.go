@@ -177,6 +177,8 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		a.serveCalls(count, task)
 	case "flow":
 		return a.flow(n)
+	case "work":
+		a.work()
 	case "fill":
 		return a.fill(count)
 	case "expose":
