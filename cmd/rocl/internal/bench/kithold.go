@@ -29,10 +29,11 @@ func takeover(name string, with role, place holderPlace, must, goal time.Duratio
 	}
 	return comparison{bench: "kit", name: name, when: inKit("hold"), role: with, set: set, what: "Unique and Monitor by hand", unit: "µs",
 		limits: []Limit{atMost("p50", us(must), us(goal)), atMost("p99", us(must), us(goal))},
-		bare:   takes(place, "hold-unique", takeUnique), ours: takes(place, "hold", takeHold),
+		bare:   takes(place, "hold-unique", takeUnique), ours: takes(place, "hold", takeHold), also: []side{ends(place)},
 		finish: func(_ *pair, r *Result, t []*times) []*Result {
 			r.Poll, r.Transport = "", ""
-			r.Extra = fmt.Sprintf("worst of %d: %.2f ms, by hand %.2f ms; %s", r.Count, t[1].quantile(100)/1e3, t[0].quantile(100)/1e3, extra)
+			r.Extra = fmt.Sprintf("worst of %d: %.2f ms, by hand %.2f ms; the kernel has ended the process after %.2f ms; %s",
+				r.Count, t[1].quantile(100)/1e3, t[0].quantile(100)/1e3, t[2].mid()/1e3, extra)
 			return nil
 		}}
 }
@@ -115,6 +116,24 @@ func takes(place holderPlace, task string, take func(p *pair, c *rocl.Context, r
 				give()
 				_ = q.End()
 				return took
+			})
+		}
+	}
+}
+
+// ends kills the process of a holder, and measures how long it takes until its output is closed.
+func ends(place holderPlace) side {
+	return func(p *pair) loop {
+		return func(n int, t *times) {
+			t.timed(n, 1, func() time.Duration {
+				_, q, end := place(p)
+				defer end()
+				p.ask(q, "hold", 0)
+				began := time.Now()
+				q.Signal(syscall.SIGKILL)
+				for range q.Lines {
+				}
+				return time.Since(began)
 			})
 		}
 	}
