@@ -32,6 +32,7 @@ const met = 5 * time.Second
 //
 // Promise (Package election): If the network, a machine or a directory fails, two processes may
 // hold a name. The newer one is told within 5 s after the fault, and the older one's number grows.
+// See also TestCut, TestHeldNameCut.
 //
 // Promise (Package election): The number of a holder is above that of each holder whose term it has
 // waited for, also where the clocks of machines differ.
