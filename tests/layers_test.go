@@ -48,6 +48,7 @@ var layers = map[string]int{
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
 	"bulk":                      9,
+	"election":                  9,
 	"dataflow/internal/plan":    9, "dataflow/internal/frames": 9, "dataflow/internal/sched": 10, "dataflow": 11, "dataflow/promflow": 12, "dataflow/otelflow": 12,
 }
 
@@ -59,6 +60,7 @@ var publicOnly = map[string][]string{
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
+	"election": {""},
 	"live":     {"", "live"},
 	"work":     {"", "codec"},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module

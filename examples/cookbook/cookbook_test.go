@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -38,6 +39,30 @@ func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
 func await(t *testing.T, c *rocl.Context, a rocl.Match, n int, opts ...rocl.FindOption) {
 	t.Helper()
 	try.Get(c.Await(soon(t), a, n, opts...))(t)
+}
+
+// The second process leads when the first one does not any more.
+func TestLead(t *testing.T) {
+	cluster := rocltest.Cluster(t, 2)
+	leads, step := make(chan uint64), make(chan struct{})
+	done := make(chan error, 2)
+	for i := range 2 {
+		c := cluster.Open(i)
+		go func() {
+			done <- Lead(soon(t), c, func(_ context.Context, term *election.Term) error {
+				leads <- term.Number()
+				<-step
+				return term.Err()
+			})
+		}()
+	}
+	first := <-leads
+	step <- struct{}{}
+	if second := <-leads; second <= first {
+		t.Errorf("number %d follows %d", second, first)
+	}
+	step <- struct{}{}
+	try.OK(t, errors.Join(<-done, <-done))
 }
 
 // TestServerEnds has a client on one node and two servers on another. The first server ends when it
