@@ -115,7 +115,7 @@ var zeroUses = map[string][]zeroUse{
 	"rpc.Among":         {useCalls(nil, nil, rpc.Among(nil))},
 	"rpc.DrainWithin":   {useServe(rpc.DrainWithin(0)), useServe(rpc.DrainWithin(-1))},
 	"rpc.PublishLoad":   {useServe(rpc.PublishLoad(""))},
-	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("n", nil))},
+	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("load", nil))},
 	"rpc.WithCall":      {useServe(rpc.WithCall[int, int]("", nil))},
 
 	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
