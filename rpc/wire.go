@@ -35,8 +35,8 @@ import (
 // head, 1 u8 if it is the last, else 0, and results, the bytes u32 before each. A value elsewhere
 // is a raw value: the [handle](#bulk-transfers) (8 to 134), the XXH64 of the bytes u64 or 0, the
 // number u64 of the call in a reply. Tag 4 is a call with arguments of a stream: the head of a
-// request, with the number of the call that they are for, 1 u8 if they are the last, else 0, and the
-// arguments, the bytes u32 before each. Its reply, a head alone, allows the next such call.
+// request with the number of the call, 1 u8 if they are the last, else 0, and the arguments, the
+// bytes u32 before each. Its reply, a head alone, allows the next such call.
 
 // A request is a message of rocl (Resource.Call, or Resource.Send if nothing is answered) to the
 // resource of a provider. A reply is the reply of rocl to that message.

@@ -356,7 +356,7 @@ func TestRegisterOptions(t *testing.T) {
 			return closer(func() error { return task.Exit(ctx) }), err
 		},
 	} {
-		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "vm"}[name]
+		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "name"}[name]
 		first := try.Get(use(lib.Unique(kind)))(t, name)
 		try.Fails(use(lib.Unique(kind)))(t, lib.ErrExists, "a second %s", name)
 		try.OK(t, first.Close(), name)
