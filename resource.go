@@ -121,6 +121,9 @@ func (r *Resource) withFlow(ctx context.Context, to GID, how func(*dispatch.Flow
 // IsEnd does not say whether the operation was done. A request whose call failed may have been
 // worked on.
 func IsEnd(err error) bool {
+	if err == nil {
+		return false // without the allocation that As needs
+	}
 	var own interface{ IsEnd() bool }
 	if errors.As(err, &own) {
 		return own.IsEnd()

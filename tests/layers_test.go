@@ -39,6 +39,7 @@ var layers = map[string]int{
 	"":                          8,
 	"rocltest":                  9,
 	"netrocl":                   9,
+	"live":                      9,
 	"rpc":                       10,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
@@ -57,6 +58,7 @@ var publicOnly = map[string][]string{
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
+	"live":     {"", "live"},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 
@@ -93,6 +95,7 @@ var thirdParty = map[string][]string{
 	"dataflow": {"golang.org/x/sys"},
 	"bulk":     {"golang.org/x/sys"},
 	"rpc":      {"github.com/cespare/xxhash/v2", "golang.org/x/sys"},
+	"live":     {"github.com/cespare/xxhash/v2"},
 
 	"codec/protobuf":    {"google.golang.org/protobuf"},
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},

@@ -105,6 +105,16 @@ var benches = []*bench{
 		[]string{"inproc", "shm", "tcp"}, options{poll: "adaptive", count: 1_000_000}, compare("inproc", "shm", "tcp")},
 	{"bulk", "Transfers of package bulk, beside the loops of bw and memcpy, over tcp and shm, or over one --transport", "transport size count rounds poll only full",
 		[]string{"tcp", "shm"}, options{poll: "adaptive", count: 4}, compare("tcp", "shm")},
+	{"kit", "Picks of package live, held names, work queues and policies, beside what programs write by hand", "count rounds only",
+		nil, options{poll: "adaptive", count: 20_000}, compare("")},
+}
+
+// groupsOf returns the groups of rows of a bench, which --only can name.
+func groupsOf(bench string) []string {
+	if bench == "kit" {
+		return kitGroups
+	}
+	return groups
 }
 
 // define adds the flags of the bench to f, and returns where their values will be.
@@ -134,7 +144,7 @@ func (b *bench) define(f *pflag.FlagSet) *options {
 	all.IntVar(&o.nodes, "nodes", 0, "so many nodes, each a process on the loopback interface, rather than this one's socket")
 	all.BoolVar(&o.sealed, "sealed", false, "the nodes have a key, and seal what they say")
 	all.IntVar(&o.resources, "resources", 0, "find one of so many in place, in the node's index, rather than through its socket")
-	all.StringVar(&o.only, "only", "", "one of "+strings.Join(groups, ", ")+", rather than all of the transport")
+	all.StringVar(&o.only, "only", "", "one of "+strings.Join(groupsOf(b.name), ", ")+", rather than all of the transport")
 	all.BoolVar(&o.full, "full", false, "clients of 512 MiB each, rather than 64 MiB")
 	for name := range strings.FieldsSeq(b.flags) {
 		f.AddFlag(all.Lookup(name))
@@ -207,6 +217,7 @@ var table = []string{
 	"tpvm",
 	"flow --transport inproc --count 100000",
 	"flow --transport shm --count 100000",
+	"kit",
 }
 
 // The limits of flags.
@@ -223,7 +234,7 @@ func (o *options) check(b *bench) error {
 	}{
 		{o.count < 1 || o.rounds < 1 || o.size < 0 || o.size > rocl.MaxMessage, fmt.Sprintf("--count and --rounds must be at least 1, --size from 0 to %d", rocl.MaxMessage)},
 		{o.transport != b.defaults.transport && !slices.Contains(b.transports, o.transport), fmt.Sprintf("%s is not measured over %q", o.bench, o.transport)},
-		{o.only != "" && !slices.Contains(groups, o.only), fmt.Sprintf("--only is one of %s, not %q", strings.Join(groups, ", "), o.only)},
+		{o.only != "" && !slices.Contains(groupsOf(o.bench), o.only), fmt.Sprintf("--only is one of %s, not %q", strings.Join(groupsOf(o.bench), ", "), o.only)},
 		{o.bench == "rate" && o.transport == "shm" && o.size > ringMost, fmt.Sprintf("--size of rate over shm is at most %d: the bare loop has a ring", ringMost)},
 		{o.idle < 0 || o.idle > mostIdle || o.idle > 0 && o.transport == "inproc", fmt.Sprintf("--idle is up to %d, over shm or tcp", mostIdle)},
 		{o.bench == "rate" && (o.senders < 1 || o.senders > mostTogether || o.senders > o.count),

@@ -82,6 +82,7 @@ var smallRuns = map[string]string{
 	"tpvm":    "--count 16 --rounds 1",
 	"rpc":     "--count 16 --rounds 1",
 	"flow":    "--transport shm --count 20 --rounds 1",
+	"kit":     "--only pick --count 16 --rounds 1",
 	"bulk":    "--transport shm --only view --count 1 --rounds 1",
 }
 
@@ -141,6 +142,10 @@ var effects = map[string]effect{
 	"pairs transport": {"tcp", "", inRows(func(r *Result) string { return r.Transport })},
 	"bulk size":       {"4096", "", inRows(func(r *Result) string { return strconv.Itoa(r.Size) })},
 	"bulk transport":  {"tcp", "--only call --size 4096", inRows(func(r *Result) string { return r.Transport })},
+	"kit rounds":      {"3", "", func(without, with *sight, _ string) bool { return with.counted() > without.counted() }},
+	"kit only": {"pick", "", func(_, with *sight, _ string) bool {
+		return with.all(func(r *Result) bool { return strings.HasPrefix(r.Bench, "kit pick ") })
+	}},
 	"bulk only": {"call", "--size 4096", func(_, with *sight, _ string) bool {
 		return with.all(func(r *Result) bool { return strings.HasSuffix(r.Bench, "in a call") })
 	}},
