@@ -116,7 +116,7 @@ var zeroUses = map[string][]zeroUse{
 	"rpc.Among":         {useCalls(nil, nil, rpc.Among(nil))},
 	"rpc.DrainWithin":   {useServe(rpc.DrainWithin(0)), useServe(rpc.DrainWithin(-1))},
 	"rpc.PublishLoad":   {useServe(rpc.PublishLoad(""))},
-	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("n", nil))},
+	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("load", nil))},
 	"rpc.WithCall":      {useServe(rpc.WithCall[int, int]("", nil))},
 
 	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
@@ -394,7 +394,7 @@ func TestRegisterOptions(t *testing.T) {
 			return closer(func() error { return task.Exit(ctx) }), err
 		},
 	} {
-		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "vm"}[name]
+		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "name"}[name]
 		first := try.Get(use(lib.Unique(kind)))(t, name)
 		try.Fails(use(lib.Unique(kind)))(t, lib.ErrExists, "a second %s", name)
 		try.OK(t, first.Close(), name)
