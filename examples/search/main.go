@@ -328,7 +328,7 @@ func lead(term *election.Term, c *rocl.Context, client *rpc.Client, first string
 	}
 	defer set.Close()
 	// All URLs are in memory anyway, so the queue has no limit.
-	queue, err := work.Open[string, visit](ctx, c, crawlers, work.Backlog(math.MaxInt), work.Attempts(10))
+	queue, err := work.Open[string, visit](ctx, c, crawlers, work.Backlog(math.MaxInt))
 	if err != nil {
 		return err
 	}
@@ -350,7 +350,10 @@ func lead(term *election.Term, c *rocl.Context, client *rpc.Client, first string
 		if err != nil {
 			return err
 		}
-		if r.Err != nil {
+		if lost := (*work.DeadLetter)(nil); errors.As(r.Err, &lost) { // its server or its crawlers fail
+			time.AfterFunc(time.Second, func() { _ = queue.Put(ctx, r.Task) })
+			continue
+		} else if r.Err != nil {
 			log.Printf("%s is left out: %v", r.Task, r.Err)
 		}
 		f.mu.Lock()
