@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,6 +128,51 @@ func TestAt(t *testing.T) {
 		if !errors.Is(err, resource.ErrCondition) {
 			t.Fatal("a watch in an order:", err)
 		}
+	}
+}
+
+// Finds and watches evaluate a pattern that was parsed. A watched resource comes and goes as its
+// numbers do, also if the answers are limited.
+func TestParsedPattern(t *testing.T) {
+	cl := rocltest.Cluster(t, 2)
+	a, b := cl.Open(0), cl.Open(1)
+	var zones rocl.List
+	for _, v := range []string{"x", "north"} { // the second value matches
+		try.OK(t, zones.AddString("zone", v))
+	}
+	try.OK(t, zones.AddString("load", "1"))
+	r := try.Get(b.Register(bg, &zones))(t)
+	newResource(t, b, rocl.Attrs{"zone": "west", "load": "1"})
+	newResource(t, b, rocl.Attrs{"zone": "south", "load": "3"})
+	p := try.Get(rocl.Parse("load<3 zone=north|south"))(t)
+	try.Equal(t, try.Get(a.Find(bg, p))(t).ID, r.ID())
+	if found := all(t, a.FindAll(bg, p, rocl.Least("load"), rocl.Want("load"))); len(found) != 1 || found[0].Attrs.String() != "{load=1}" {
+		t.Error(found)
+	}
+	try.Fails(rocl.Parse("load<x"))(t, rocl.ErrCondition)
+	for _, opts := range [][]rocl.FindOption{nil, {rocl.Want("load")}} {
+		ctx, cancel := context.WithCancel(bg)
+		var got []string
+		for ev, err := range a.Watch(ctx, p, opts...) {
+			if err != nil {
+				break
+			}
+			got = append(got, ev.Kind.String())
+			switch len(got) {
+			case 1:
+				if ev.ID != r.ID() || opts != nil && ev.Attrs.String() != "{load=1}" {
+					t.Error(ev)
+				}
+			case 2:
+				try.OK(t, r.Set(bg, "load", "5"))
+			case 3:
+				try.OK(t, r.Set(bg, "load", "1"))
+			case 4:
+				cancel()
+			}
+		}
+		cancel()
+		try.Equal(t, strings.Join(got, " "), "appeared synced gone appeared")
 	}
 }
 

@@ -4,17 +4,16 @@ package codec
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"reflect"
 	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/sentinel"
 )
 
 // ErrValue is matched by the errors for values that cannot be encoded, and for payloads that cannot
 // be decoded.
-//
-// Cause: sender and receiver use different types or codecs. Remedy: use the same.
-var ErrValue = errors.New("rocl: the value does not fit its format")
+var ErrValue = sentinel.ErrValue
 
 // A Codec is a program's own format for values of type T. The payload of a message is exactly what
 // Append appends. The methods may be called concurrently.

@@ -36,6 +36,10 @@ func (c *Client) Watch(ctx context.Context, pattern *resource.List) iter.Seq2[Ev
 func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		base := pattern.WithoutConditions()
+		cuts := pattern.HasAlternatives() && !pattern.Complete()
+		if cuts { // all values of a name are compared, and an answer has the first of those that are wanted
+			base = base.WithoutWanted()
+		}
 		var added []string
 		for name := range pattern.Compared { // the answers must have the values that are compared
 			isNew, err := wantToo(&base, name)
@@ -65,6 +69,9 @@ func (c *Client) watchMeeting(ctx context.Context, pattern *resource.List) iter.
 				}
 				for _, name := range added {
 					ev.Attrs.Remove(name)
+				}
+				if cuts {
+					ev.Attrs = pattern.Answer(&ev.Attrs)
 				}
 			}
 			if !yield(ev, err) {

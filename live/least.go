@@ -20,6 +20,7 @@ type board struct {
 
 // An entry is a member on a board.
 type entry struct {
+	board  *board
 	slot   *slot
 	number float64 // of the attribute
 	score  float64 // number, plus the requests in flight
@@ -49,7 +50,7 @@ func (s *Set) least(name string, not []rocl.GID) (*Member, error) {
 	s.clock++
 	e.picked = s.clock
 	e.slot.inFlight.Add(1)
-	s.rescore(e.slot)
+	e.slot.rescore()
 	return e.slot.now.Load(), nil
 }
 
@@ -69,12 +70,12 @@ func (s *Set) board(name string) *board {
 	return b
 }
 
-// rescore gives a member its scores and its places on all boards. mu must be held.
-func (s *Set) rescore(o *slot) {
+// rescore gives a member its scores and its places on all boards. The set's mu must be held.
+func (o *slot) rescore() {
 	inFlight := float64(o.inFlight.Load())
-	for i, e := range o.entries {
+	for _, e := range o.entries {
 		e.score = e.number + inFlight
-		s.each()[i].move(e)
+		e.board.move(e)
 	}
 }
 
@@ -111,9 +112,9 @@ func (e *entry) before(o *entry) bool {
 	return e.score < o.score || e.score == o.score && e.picked < o.picked
 }
 
-// add puts a member on the board. It is the next board in the member's entries.
+// add puts a member on the board.
 func (b *board) add(o *slot) {
-	e := &entry{slot: o, number: b.numberOf(o), place: len(b.heap)}
+	e := &entry{board: b, slot: o, number: b.numberOf(o), place: len(b.heap)}
 	e.score = e.number + float64(o.inFlight.Load())
 	o.entries = append(o.entries, e)
 	b.heap = append(b.heap, e)

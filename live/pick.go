@@ -162,5 +162,5 @@ func (s *Set) counted(o *slot) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rescore(o)
+	o.rescore()
 }

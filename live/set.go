@@ -63,7 +63,7 @@ type slot struct {
 	inFlight atomic.Int64
 
 	// The set's mu guards these.
-	entries []*entry // on the boards, in their order; none while the slot is out
+	entries []*entry // one on each board; none while the slot is out
 	out     bool     // not in the view: its end is known here
 }
 
@@ -135,10 +135,10 @@ func (s *Set) apply(ev rocl.Event) {
 		}
 	case old != nil:
 		old.now.Store(&Member{ev.Found, old})
-		for i, e := range old.entries {
-			e.number = s.each()[i].numberOf(old)
+		for _, e := range old.entries {
+			e.number = e.board.numberOf(old)
 		}
-		s.rescore(old)
+		old.rescore()
 		s.announce()
 	default:
 		n := &slot{set: s, id: ev.ID, hash: hashOf(ev.ID), distance: distance(s.c, &ev.Found), out: true}
@@ -213,8 +213,8 @@ func (s *Set) drop(o *slot) {
 	if t := s.table.Load(); t != nil {
 		t.remove(o)
 	}
-	for i, b := range s.each() {
-		b.remove(o.entries[i])
+	for _, e := range o.entries {
+		e.board.remove(e)
 	}
 	o.entries = nil
 	v := *s.view.Load()

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/rocl-go/rocl/internal/display"
 )
 
 // An Op compares the number in an attribute with the number in a pattern.
@@ -30,6 +32,7 @@ const (
 	opLeast Op = Ge + 1 + iota // order: the least number comes first
 	opMost                     // order: the greatest number comes first
 	opOwner                    // the resource is owned by one context
+	opOneOf                    // the resource has one of several values
 	opEnd
 )
 
@@ -60,17 +63,19 @@ func (op Op) holds(c int) bool {
 // | 7, 8 | none | always; the least (7) or greatest (8) number is first, resources without one
 // last |
 // | 9 | an identifier | that context owns it; the name is `rocl.context` |
+// | 10 | up to 64 values, each its bytes u32 and the value | one of its attributes of the name has
+// one of the values |
 //
 // A number is `[+-]digits[.digits][e[+-]digits]`, at most 128 bytes, with an exponent of at most
 // 1,048,576, and compared without rounding. A pattern has at most 16 conditions, one of kind 7 or 8
 // and one of kind 9. Only find, list and trace take conditions. A list with an order has the first
 // of each node.
 
-// ErrCondition is returned for an invalid comparison, order or owner, and for a second order or
-// owner.
+// ErrCondition is returned for an invalid comparison, order or owner, for a second order or owner,
+// and for a text that is not a pattern.
 //
-// Cause: a comparison, order or owner is invalid, for example not a finite number. Remedy: correct
-// the pattern.
+// Cause: a comparison, order or owner is invalid, for example not a finite number, or the text is
+// not a pattern. Remedy: correct the pattern.
 var ErrCondition = errors.New("resource: the condition makes no sense")
 
 const (
@@ -79,6 +84,9 @@ const (
 	// maxConditions is the most conditions of a pattern. Each condition is checked for each
 	// resource.
 	maxConditions = 16
+	// maxValues is the most values of OneOf, and maxOneOf the most bytes of its operand.
+	maxValues = 64
+	maxOneOf  = 64 << 10
 
 	// The vlen of a condition has its highest bit set, then the Op, then the length of the operand.
 	// A parser that does not know conditions sees a value that is too long.
@@ -232,6 +240,60 @@ func (l *List) OwnedBy(context GID) error {
 // ownerName is the name of the attribute with the owner of a resource.
 const ownerName = SystemPrefix + "context"
 
+// OneOf appends alternatives to a pattern: a resource matches only if one of its attributes with
+// that name has one of the values. It fails with ErrCondition without a value and for the name
+// rocl.context, and with ErrTooLarge for more than 64 values, or 64 KiB of them.
+func (l *List) OneOf(name string, values ...string) error {
+	var operand []byte
+	for _, v := range values {
+		operand = binary.LittleEndian.AppendUint32(operand, uint32(min(len(v), maxOneOf)))
+		operand = append(operand, v...)
+		if len(operand) > maxOneOf {
+			break
+		}
+	}
+	switch {
+	case len(values) == 0 || name == ownerName:
+		return fmt.Errorf("%w: %q has %d alternatives", ErrCondition, name, len(values))
+	case len(values) > maxValues || len(operand) > maxOneOf:
+		return fmt.Errorf("%w: %q has %d alternatives of more than %d bytes, at most %d", ErrTooLarge, name, len(values), maxOneOf, maxValues)
+	}
+	return l.condition(name, opOneOf, string(operand))
+}
+
+// cutValue returns the first value of the operand of OneOf, and the rest.
+func cutValue(operand []byte) (value, rest []byte, ok bool) {
+	if len(operand) < 4 {
+		return nil, nil, false
+	}
+	n, rest := binary.LittleEndian.Uint32(operand), operand[4:]
+	if uint64(n) > uint64(len(rest)) {
+		return nil, nil, false
+	}
+	return rest[:n], rest[n:], true
+}
+
+// hasOneOf reports whether a resource has one of the alternatives of a condition.
+func hasOneOf(resource *List, a attr) bool {
+	for r := range each(resource.Wire()) {
+		if !r.known || !bytes.Equal(r.name, a.name) {
+			continue
+		}
+		for v, rest, ok := cutValue(a.value); ok; v, rest, ok = cutValue(rest) {
+			if bytes.Equal(v, r.value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// HasAlternatives reports whether the list is a pattern that OneOf has been called on.
+func (l *List) HasAlternatives() bool {
+	_, ok := l.firstCondition(func(op Op) bool { return op == opOneOf })
+	return ok
+}
+
 func (l *List) condition(name string, op Op, operand string) error {
 	n := 0
 	for a := range each(l.Wire()) {
@@ -272,17 +334,17 @@ func (l *List) Owner() (context GID, ok bool) {
 	return GetGID(a.value), true
 }
 
-// Conditional reports whether the list is a pattern with a comparison, an order, or
-// an owner.
+// Conditional reports whether the list is a pattern with a comparison, an order, an owner, or
+// alternatives.
 func (l *List) Conditional() bool {
 	_, ok := l.firstCondition(func(Op) bool { return true })
 	return ok
 }
 
-// Compared yields the names whose values the conditions use, in order.
+// Compared yields the names whose first values the conditions use, in order.
 func (l *List) Compared(yield func(string) bool) {
 	for a := range each(l.Wire()) {
-		if a.op != 0 && a.op != opOwner && !yield(string(a.name)) {
+		if (a.op.compares() || a.op.orders()) && !yield(string(a.name)) {
 			return
 		}
 	}
@@ -292,6 +354,9 @@ func (l *List) Compared(yield func(string) bool) {
 func (l *List) WithoutConditions() List {
 	return l.without(func(a attr) bool { return a.op != 0 })
 }
+
+// WithoutWanted returns a copy of the list without its absent attributes.
+func (l *List) WithoutWanted() List { return l.without(attr.absent) }
 
 // WithoutOrder returns a copy of the list without its order.
 func (l *List) WithoutOrder() List { return l.without(func(a attr) bool { return a.op.orders() }) }
@@ -306,8 +371,9 @@ func (l *List) Answer(resource *List) List {
 	return l.filled(resource)
 }
 
-// Meets reports whether the comparisons of a pattern hold for a resource, and whether owner is the
-// pattern's owner if the pattern has one. It ignores the pattern's known attributes.
+// Meets reports whether the comparisons of a pattern hold for a resource, whether the resource has
+// one of each of its alternatives, and whether owner is the pattern's owner if the pattern has one.
+// It ignores the pattern's known attributes.
 func Meets(owner GID, resource, pattern *List) bool {
 	if id, ok := pattern.Owner(); ok && id != owner {
 		return false
@@ -315,8 +381,8 @@ func Meets(owner GID, resource, pattern *List) bool {
 	return compares(resource, pattern.Wire())
 }
 
-// compares reports whether the comparisons of a pattern's wire form hold for a
-// resource.
+// compares reports whether the comparisons of a pattern's wire form hold for a resource, and
+// whether the resource has one of each of the alternatives.
 func compares(resource *List, p []byte) bool {
 	for a := range each(p) {
 		if a.op.compares() {
@@ -324,6 +390,9 @@ func compares(resource *List, p []byte) bool {
 			if c, ok := compareNumbers(v, a.value); !ok || !a.op.holds(c) {
 				return false
 			}
+		}
+		if a.op == opOneOf && !hasOneOf(resource, a) {
+			return false
 		}
 	}
 	return true
@@ -385,6 +454,13 @@ func (m *met) check(name, operand []byte, op Op) string {
 		if len(operand) != gidLen || m.owners > 1 || string(name) != ownerName {
 			return "bad owner"
 		}
+	case op == opOneOf:
+		n := 0
+		for rest, ok := operand, true; len(rest) > 0 || n == 0; n++ {
+			if _, rest, ok = cutValue(rest); !ok || n == maxValues || len(operand) > maxOneOf || string(name) == ownerName {
+				return "bad alternatives"
+			}
+		}
 	default:
 		return "unknown condition"
 	}
@@ -411,6 +487,14 @@ func appendText(b []byte, a attr, name string) []byte {
 		return fmt.Appendf(b, "least %s", name)
 	case a.op == opMost:
 		return fmt.Appendf(b, "most %s", name)
+	}
+	if a.op == opOneOf {
+		b = append(append(b, name...), '=')
+		for v, rest, ok := cutValue(a.value); ok; v, rest, ok = cutValue(rest) {
+			b = append(b, display.QuoteIf(bytes.ContainsAny(v, `|",`), string(v))...)
+			b = append(b, '|')
+		}
+		return b[:len(b)-1]
 	}
 	return fmt.Appendf(b, "%s=%v", name, GetGID(a.value))
 }

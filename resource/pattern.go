@@ -79,9 +79,9 @@ func NewPattern(a Attributes, want ...string) (*List, error) {
 	return l, nil
 }
 
-// Matches reports whether a resource has each known attribute of a pattern, and its comparisons
-// hold. It ignores the pattern's owner, which is not an attribute of the resource: see Meets. It
-// does not allocate unless both lists have many attributes.
+// Matches reports whether a resource has each known attribute of a pattern, and its comparisons and
+// alternatives hold. It ignores the pattern's owner, which is not an attribute of the resource: see
+// Meets. It does not allocate unless both lists have many attributes.
 func Matches(resource, pattern *List) bool {
 	p, r := pattern.Wire(), resource.Wire()
 	if bytes.Equal(p, r) {
@@ -190,7 +190,7 @@ func IsSystem(l *List) bool {
 // SeesSystem reports whether a pattern has an attribute of the library as a known or compared one.
 func SeesSystem(pattern *List) bool {
 	for a := range each(pattern.Wire()) {
-		if (a.known || a.op.compares()) && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
+		if (a.known || a.op.compares() || a.op == opOneOf) && bytes.HasPrefix(a.name, []byte(SystemPrefix)) {
 			return true
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -193,6 +193,22 @@ func TestPublishNow(t *testing.T) {
 	m.Release()
 }
 
+func TestModels(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	want := Model{"model", "big one", 2.5, []string{"east", "south"}}
+	for _, m := range []Model{want, {"model", "big one", 3, []string{"south"}}, {"model", "small", 0, []string{"north"}}} {
+		try.Get(Announce(ctx, cluster.Open(0), m))(t)
+	}
+	all := try.Get(Models(ctx, cluster.Open(1), `load<3 zone=north|south name="big one"`))(t)
+	if len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("%+v", all)
+	}
+	register(t, cluster.Open(0), rocl.Attrs{"type": "model", "name": "odd", "load": "much"})
+	try.Fails(Models(ctx, cluster.Open(1), "name=odd"))(t, rocl.ErrValue)
+	try.Fails(Models(ctx, cluster.Open(1), "load<much"))(t, rocl.ErrCondition)
+}
+
 func TestRender(t *testing.T) {
 	ctx, stop := context.WithCancel(soon(t))
 	cluster := rocltest.Cluster(t, 2)
@@ -208,9 +224,11 @@ func TestRender(t *testing.T) {
 	}()
 	await(t, busy, rocl.Match{"type": "renderer"}, 1)
 	me := register(t, cluster.Open(0), nil)
+	renderers := try.Get(Renderers(ctx, me.Context()))(t)
+	defer renderers.Close()
 	rendered := make(chan string, 1)
 	render := func() {
-		p, err := Render(ctx, me, nil)
+		p, err := Render(ctx, me, renderers, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -222,7 +240,7 @@ func TestRender(t *testing.T) {
 	go func() {
 		served <- ServeRenderer(ctx, idle, func([]byte) []byte { return []byte("idle") })
 	}()
-	await(t, busy, rocl.Match{"type": "renderer"}, 2)
+	eventually.True(t, "both renderers are known", func() bool { return renderers.Len() == 2 })
 	render()
 	if got := <-rendered; got != "idle" {
 		t.Errorf("the %s renderer did the work", got)
@@ -237,16 +255,16 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestFollow(t *testing.T) {
+func TestReport(t *testing.T) {
 	ctx, stop := context.WithCancel(soon(t))
 	cluster := rocltest.Cluster(t, 2)
 	c := cluster.Open(0)
 	old := register(t, c, rocl.Attrs{"type": "lamp", "name": "old"})
 	seen, followed := make(chan string), make(chan error, 1)
 	go func() {
-		followed <- Follow(ctx, cluster.Open(1), rocl.Match{"type": "lamp"}, func(live map[rocl.GID]rocl.Found) {
+		followed <- Report(ctx, cluster.Open(1), rocl.Match{"type": "lamp"}, func(lamps []rocl.Found) {
 			var names []string
-			for f := range maps.Values(live) {
+			for _, f := range lamps {
 				names = append(names, f.Attrs.GetString("name"))
 			}
 			slices.Sort(names)

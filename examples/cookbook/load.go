@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/live"
 )
 
 // ServeRenderer answers each request with the result of do. Ten times a second it writes the number
@@ -52,17 +53,32 @@ func ServeRenderer(ctx context.Context, c *rocl.Context, do func([]byte) []byte)
 	}, rocl.EachInOwn())
 }
 
-// Render calls the renderer with the least load in the cluster, if that load is below 100.
-func Render(ctx context.Context, me *rocl.Resource, scene []byte) ([]byte, error) {
-	f, err := me.Context().Find(ctx, rocl.Match{"type": "renderer"},
-		rocl.At("load", rocl.Lt, 100), rocl.Least("load"))
-	if err != nil {
-		return nil, err // rocl.ErrNotFound: no renderer is there, or all are too busy
-	}
-	reply, err := me.CallBytes(ctx, f.ID, 0, scene)
+// Renderers follows the renderers of the cluster whose load is below 100.
+func Renderers(ctx context.Context, c *rocl.Context) (*live.Set, error) {
+	pattern, err := rocl.Parse("type=renderer load<100")
 	if err != nil {
 		return nil, err
 	}
-	defer reply.Release()
-	return append([]byte(nil), reply.Bytes()...), nil
+	return live.Follow(ctx, c, pattern)
+}
+
+// Render calls the renderer with the least load. It waits until there is one. If the renderer ends,
+// it calls another one, so do must do no harm if it is done twice.
+func Render(ctx context.Context, me *rocl.Resource, s *live.Set, scene []byte) ([]byte, error) {
+	for {
+		renderer, err := s.Await(ctx, live.Least("load"))
+		if err != nil {
+			return nil, err
+		}
+		reply, err := me.CallBytes(ctx, renderer.ID, 0, scene)
+		renderer.Done(err) // if it has ended, it is not picked again
+		if rocl.IsEnd(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer reply.Release()
+		return append([]byte(nil), reply.Bytes()...), nil
+	}
 }

@@ -12,6 +12,13 @@ import "errors"
 // quarters of the receiver's memory. Remedy: split it, or use package bulk.
 var ErrTooLarge = errors.New("rocl: too large")
 
+// ErrValue is matched by the errors of all packages for values that cannot be encoded, and for
+// bytes that cannot be decoded.
+//
+// Cause: sender and receiver use different types or codecs, or an attribute is not of the type of
+// its field. Remedy: use the same.
+var ErrValue = errors.New("rocl: the value does not fit its format")
+
 // New returns an error with this text that matches base.
 func New(text string, base error) error { return &sentinel{text, base} }
 

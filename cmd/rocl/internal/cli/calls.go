@@ -79,7 +79,7 @@ func callCommand() *cobra.Command {
 	var raw bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "call [CALL] name=value...",
+		Use:   "call [CALL] PATTERN...",
 		Short: "Call a server of package rpc, or send standard input to a resource as one request, and print the reply",
 		Long: "With a CALL: call what a server of package rpc that has these attributes offers under this name. Standard input\n" +
 			"is the arguments in JSON; nothing is the zero value. The result is printed in JSON, and those of a stream\n" +
@@ -102,7 +102,7 @@ func callCommand() *cobra.Command {
 				}
 				patterns = append(slices.Clone(patterns), rpcServer)
 			}
-			l, err := attributes(patterns)
+			l, err := pattern(patterns)
 			if err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ const rpcServer = "rpc=1"
 
 // withoutCall returns the arguments after the name of a call.
 func withoutCall(args []string) []string {
-	if len(args) > 0 && !strings.Contains(args[0], "=") {
+	if len(args) > 0 && !strings.ContainsAny(args[0], "=<>") {
 		return args[1:]
 	}
 	return args

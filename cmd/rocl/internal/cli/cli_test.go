@@ -407,6 +407,33 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Promise (Commands): The commands take patterns as `rocl.Parse` does, in one argument or several,
+// and refuse an empty argument.
+func TestPatterns(t *testing.T) {
+	sock := node(t)
+	for _, args := range [][]string{{"name=slow", "load=3", "zone=b"}, {"name=two words", "load=0.5", "zone=c"}, {"name=far", "load=1", "zone=a"}} {
+		r := start(t, append([]string{"register", "--socket", sock, "type=model"}, args...)...)
+		r.line()
+	}
+	for _, args := range [][]string{
+		{"type=model load<3 zone=b|c"}, {"type=model", "load<3", "zone=b|c"}, {`name="two words"`}, {`name=x|"two words"`, "load>=0.5"}, {"type=model", "load==0.50"},
+	} {
+		out, errOut, code := execute(t.Context(), nil, append([]string{"find", "--socket", sock, "--want", "name"}, args...)...)
+		if code != 0 || strings.Count(out, "\n") != 1 || !strings.Contains(out, "two words") {
+			t.Errorf("%q: %d, %q, %q", args, code, out, errOut)
+		}
+	}
+	w := start(t, "watch", "--socket", sock, "load>1|2")
+	if code := w.stop(); code != 64 {
+		t.Errorf("a watch of no pattern ends with %d", code)
+	}
+	for _, args := range [][]string{{"find", ""}, {"find", "name=two words"}, {"nodes", "a"}, {"send", " "}, {"search-trace", "load<x"}, {"call", "load<x"}, {"services", "a=|"}} {
+		if _, errOut, code := execute(t.Context(), nil, append(args, "--socket", sock)...); code != 64 || !strings.Contains(errOut, "rocl: ") {
+			t.Errorf("%q: %d, %q", args, code, errOut)
+		}
+	}
+}
+
 func TestNoDirectory(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "d.sock")
 	for _, args := range [][]string{{"find"}, {"find", "--cluster"}, {"nodes"}, {"search-trace", "a=b"}, {"send", "a=b"}} {

@@ -91,12 +91,12 @@ func newNodeJSON(f *rocl.Found) nodeJSON {
 
 func nodesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "nodes [name=value...]",
+		Use:   "nodes [PATTERN...]",
 		Short: "Print the nodes that have these labels",
 		Long: "Print the nodes of the cluster that have these labels, all if none is given, with what their machines are.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
+		RunE: of(pattern, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			if err := l.AddString(rocl.AttrKind, "node"); err != nil {
 				return err
 			}
@@ -143,7 +143,7 @@ func gib(b uint64) string { return fmt.Sprintf("%.1f GiB", float64(b)/(1<<30)) }
 func searchTraceCommand() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
-		Use:   "search-trace name=value...",
+		Use:   "search-trace PATTERN...",
 		Short: "Search the cluster, and print which nodes were asked and what they said",
 		Long: "Search the cluster for a resource that has these attributes, and print which nodes were asked, how, what each answered\n" +
 			"and how long it took. The output is what this node saw.\n" +
@@ -152,7 +152,7 @@ func searchTraceCommand() *cobra.Command {
 			"Exit code 1 if there is none, 2 if no directory serves the node, 3 if there is none and some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
+		RunE: of(pattern, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			how, err := strategy.Parse(name)
 			if err != nil {
 				return usage.Errorf("--search %q is not auto, unicast, broadcast or tree", name)

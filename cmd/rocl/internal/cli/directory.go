@@ -77,13 +77,13 @@ func findCommand() *cobra.Command {
 	var want []string
 	var first, system, cluster bool
 	cmd := &cobra.Command{
-		Use:   "find [name=value...]",
+		Use:   "find [PATTERN...]",
 		Short: "Print the resources that have these attributes",
-		Long: "Print the resources that have these attributes, all if none is given.\n" +
+		Long: "Print the resources that have these attributes, all if none is given.\n" + patternHelp +
 			"With --cluster, say of each on which node it is, and at the end how many nodes told what they have and which could not be asked.\n" +
 			"Exit code 1 if there are none, 2 if no directory serves the node, 3 if some node could not be asked,\n" +
 			"4 if the directory does not answer within --timeout.",
-		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
+		RunE: of(pattern, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			names, err := wanted(want)
 			if err != nil {
 				return err
@@ -169,12 +169,12 @@ const watchTime = "15:04:05.000"
 
 func watchCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "watch [name=value...]",
+		Use:   "watch [PATTERN...]",
 		Short: "Print resources as they appear, change and go",
-		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" +
+		Long: "Print the resources that have these attributes, all if none is given, as they appear, change and go, until interrupted.\n" + patternHelp +
 			"Each line begins with the time at which the command learned of it.\n" +
 			"--timeout bounds how long it takes to reach the directory. Exit code 4 if it does not answer within that.",
-		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
+		RunE: of(pattern, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, err := g.Open(ctx, askOnly(), rocl.WithLinger(askLinger))
 			if err != nil {

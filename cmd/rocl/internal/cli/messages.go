@@ -83,7 +83,7 @@ func sendCommand() *cobra.Command {
 	var raw bool
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:   "send name=value...",
+		Use:   "send PATTERN...",
 		Short: "Send standard input to a resource, a message for each line",
 		Long: "Send standard input to one resource that has these attributes, a message for each line,\nor with --raw in pieces of up to 64 KiB as they are read.\n" +
 			"--timeout bounds how long it takes to find the resource, and to deliver the last messages. With --wait the command\n" +
@@ -91,7 +91,7 @@ func sendCommand() *cobra.Command {
 			"Exit code 0 only if every message was delivered to the mailbox of the resource. Exit code 1 if no resource matches or a\nmessage was not delivered, with the number of those; 2 if no directory serves the node,\n" +
 			"4 if the directory does not answer within --timeout.",
 		Args: someAttributes,
-		RunE: of(attributes, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
+		RunE: of(pattern, func(cmd *cobra.Command, g Globals, l *rocl.List) error {
 			ctx := cmd.Context()
 			c, me, to, err := target(ctx, g, l, wait)
 			if err != nil {

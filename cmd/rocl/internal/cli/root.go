@@ -348,6 +348,23 @@ func attributes(args []string) (*rocl.List, error) {
 	return l, nil
 }
 
+// patternHelp is the part of a help text about arguments that pattern reads.
+const patternHelp = "A PATTERN is name=value, name=one|two, or name<3 (also <=, >, >=, ==, !=); a value with spaces is in double quotes: 'name=\"a b\"'.\n"
+
+// pattern reads arguments that are conditions of a pattern, in the form of [rocl.Parse].
+func pattern(args []string) (*rocl.List, error) {
+	for _, a := range args {
+		if strings.TrimSpace(a) == "" { // an unset variable of a script would match everything
+			return nil, usage.Errorf("%s is no condition such as name=value or name<3", usage.Quote(a))
+		}
+	}
+	l, err := resource.Parse(strings.Join(args, " "))
+	if err != nil {
+		return nil, usage.Errorf("%w", err)
+	}
+	return l, nil
+}
+
 // ownAttributes reads arguments of the form k=v for a resource of this command.
 func ownAttributes(args []string) (*rocl.List, error) {
 	l, err := attributes(args)

@@ -30,7 +30,7 @@ type serviceJSON struct {
 
 func servicesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "services [name=value...]",
+		Use:   "services [PATTERN...]",
 		Short: "List the servers of package rpc, and the calls that each offers",
 		Long: "List the servers of package rpc that have these attributes, and the calls that each offers: how many were answered,\n" +
 			"how many of those with an error, how many run, and how long half of them and 99 of 100 took from the arrival of the\n" +
@@ -39,7 +39,7 @@ func servicesCommand() *cobra.Command {
 			"the exit code is 1. It is 3 if some node could not be asked.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
-			l, err := attributes(append(slices.Clone(args), rpcServer))
+			l, err := pattern(append(slices.Clone(args), rpcServer))
 			if err != nil {
 				return err
 			}
