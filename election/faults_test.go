@@ -58,6 +58,7 @@ type ledger struct {
 	w     *rocltest.World
 	begun time.Time
 	nodes int
+	fault []rocltest.Fault
 	calm  chan struct{} // closed when holders keep the name
 
 	mu     sync.Mutex
@@ -89,7 +90,7 @@ func contend(w *rocltest.World) {
 	}
 	const faulty = 8 * time.Second
 	time.AfterFunc(faulty+3*time.Second, func() { close(l.calm) })
-	w.Run(faulty)
+	l.fault = w.Run(faulty)
 	l.check()
 }
 
@@ -149,7 +150,7 @@ func (l *ledger) check() {
 
 // excuses returns the times of faults that may divide the nodes of two spells.
 func (l *ledger) excuses(a, b *spell) (all [][2]time.Duration) {
-	for _, f := range l.w.Faults() {
+	for _, f := range l.fault {
 		x, y := f.A%l.nodes, f.B%l.nodes
 		is := false
 		switch f.Kind {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -46,6 +48,9 @@ func WithRegister(opts ...rocl.RegisterOption) Option {
 const (
 	leastPause = 5 * time.Millisecond
 	mostPause  = 500 * time.Millisecond
+
+	// silencePause is how often a standby looks whether the link with a dead node has noticed that.
+	silencePause = 20 * time.Millisecond
 )
 
 // tagEnded is the tag of the monitors of claims.
@@ -130,9 +135,10 @@ func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 		}
 		if id != last {
 			pause, last = leastPause, id
-		} else if err := wait(ctx, &pause); err != nil { // it has ended, but not for the directory
+		} else if err := wait(ctx, pause); err != nil { // it has ended, but not for the directory
 			return err
 		}
+		pause = min(2*pause, mostPause)
 		if err := t.awaitEnd(ctx, id); err != nil {
 			return err
 		}
@@ -144,40 +150,30 @@ func (t *Term) claim(ctx context.Context, than uint64, opts []rocl.RegisterOptio
 	if t.own.order, err = next(than); err != nil {
 		return err
 	}
-	if t.r, err = t.c.Register(ctx, t.attrs(0), opts...); err == nil {
+	l, err := t.attrs(0)
+	if err != nil {
+		return err
+	}
+	if t.r, err = t.c.Register(ctx, l, opts...); err == nil {
 		t.own.id = t.r.ID()
 	}
 	return err
 }
 
 // attrs returns the attributes of a standby's claim, or if number is not 0, of the holder's.
-func (t *Term) attrs(number uint64) rocl.Attributes {
-	l := new(rocl.List)
-	var err error
+func (t *Term) attrs(number uint64) (l *rocl.List, err error) {
+	l = new(rocl.List)
 	if number != 0 {
 		err = errors.Join(t.name.AppendAttrs(l), l.AddString(AttrNumber, text(number)))
 	}
-	return checked{l, errors.Join(err, l.AddString(AttrName, t.text), l.AddString(AttrClaim, text(t.own.order)))}
-}
-
-// checked is a list that could be made, or the reason why it could not.
-type checked struct {
-	*rocl.List
-	err error
-}
-
-func (c checked) AppendAttrs(to *rocl.List) error {
-	if c.err != nil {
-		return c.err
-	}
-	return c.List.AppendAttrs(to)
+	return l, errors.Join(err, l.AddString(AttrName, t.text), l.AddString(AttrClaim, text(t.own.order)))
 }
 
 func text(n uint64) string { return strconv.FormatUint(n, 10) }
 
 // look returns the other claims, when all nodes have told theirs.
 func (t *Term) look(ctx context.Context) (others []claim, err error) {
-	for pause := leastPause; ; {
+	for pause := leastPause; ; pause = min(2*pause, mostPause) {
 		others = others[:0]
 		for f, ferr := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
 			if err = ferr; err != nil {
@@ -191,17 +187,16 @@ func (t *Term) look(ctx context.Context) (others []claim, err error) {
 		if !errors.Is(err, rocl.ErrPartial) {
 			return others, err
 		}
-		if cause := wait(ctx, &pause); cause != nil {
+		if cause := wait(ctx, pause); cause != nil {
 			return nil, fmt.Errorf("%w; %w", cause, err)
 		}
 	}
 }
 
-// wait waits for the pause, and makes it longer. It returns the cause of ctx's end.
-func wait(ctx context.Context, pause *time.Duration) error {
-	timer := time.NewTimer(*pause)
+// wait waits for the pause. It returns the cause of ctx's end.
+func wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	*pause = min(2**pause, mostPause)
 	select {
 	case <-timer.C:
 		return nil
@@ -234,21 +229,69 @@ func (t *Term) before(others []claim) (id rocl.GID) {
 	return id
 }
 
-// awaitEnd waits until the resource has ended. Its context says so, not its directory: the process
-// of a claim may live when its directory has failed, or has lost the connection with the process.
-func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) error {
+// errNodeDead ends the wait for the end of a claim whose node is dead.
+var errNodeDead = errors.New("election: the node of the claim is dead")
+
+// awaitEnd waits until the process of a claim has ended, or the resource was deleted. A denial of
+// the directory is not enough: its own process may have failed, or its connection with the process
+// of the claim. A monitor tells the truth, but takes some seconds if another machine is dead.
+func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel(nil)
 	stop, err := t.r.Monitor(ctx, id, tagEnded)
 	if err == nil {
-		defer stop()
+		if id.Node() != t.own.id.Node() {
+			watching.Go(func() { t.watchNode(ctx, id, cancel) })
+		}
 		var m *rocl.Message
 		if m, err = t.r.Recv(ctx, rocl.From(id), rocl.Tag(tagEnded)); err == nil {
 			m.Release()
 		}
+		stop()
+		if m, err := t.r.TryRecv(rocl.From(id), rocl.Tag(tagEnded)); err == nil { // it came before stop
+			m.Release()
+		}
 	}
-	if errors.Is(err, rocl.ErrGone) {
+	if errors.Is(err, rocl.ErrGone) || err != nil && context.Cause(ctx) == errNodeDead {
 		return nil
 	}
 	return err
+}
+
+// watchNode ends the wait for a claim when its node is dead, as gossip says, and this context has
+// no connection with that of the claim. So a claim stays if only the directory of its node has
+// failed. watchNode returns when ctx ends, or when the watch fails: then the monitor alone counts.
+func (t *Term) watchNode(ctx context.Context, id rocl.GID, end context.CancelCauseFunc) {
+	var polling sync.WaitGroup
+	defer polling.Wait()
+	stop := func() {}
+	node := rocl.Match{rocl.AttrKind: "node", rocl.AttrNode: fmt.Sprintf("%012x", uint64(id.Node()))}
+	for ev, err := range t.c.Watch(ctx, node, rocl.Want()) {
+		if stop(); err != nil {
+			return
+		}
+		if ev.Kind == rocl.Gone {
+			dead, back := context.WithCancel(ctx)
+			stop = back
+			polling.Go(func() {
+				for err := error(nil); err == nil; err = wait(dead, silencePause) {
+					if !t.isConnected(id) {
+						end(errNodeDead)
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+// isConnected reports whether this context has a connection with that of a resource.
+func (t *Term) isConnected(id rocl.GID) bool {
+	return slices.ContainsFunc(t.c.Routes(), func(r rocl.Route) bool {
+		return r.Peer.Context() == id.Context() && r.Transport != ""
+	})
 }
 
 // take makes this claim the holder's.
@@ -259,7 +302,11 @@ func (t *Term) take(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := t.r.Update(ctx, t.attrs(number)); err != nil {
+	l, err := t.attrs(number)
+	if err != nil {
+		return err
+	}
+	if err := t.r.Update(ctx, l); err != nil {
 		return err
 	}
 	t.number.Store(number)

@@ -4,8 +4,10 @@ package election
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl"
 )
@@ -61,44 +63,69 @@ func (t *Term) Close() error {
 // older claim, and deletes the resource in the end.
 func (t *Term) watch() {
 	defer close(t.ended)
-	defer func() { t.closeErr = t.r.Close() }()
-	for ev, err := range t.c.Watch(t.ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
-		if err == nil {
-			err = t.defend(&ev)
-		}
-		if err != nil {
-			t.end(err)
-			return
-		}
+	err := t.follow()
+	t.end(err)
+	var lost *lostError
+	if errors.As(err, &lost) {
+		t.concede(lost.to)
 	}
-	t.end(fmt.Errorf("election: the watch has ended: %w", rocl.ErrClosed)) // of no effect if the term has ended
+	t.closeErr = t.r.Close()
 }
 
-// defend returns why the holder has to give up the name after an event, or nil. It raises the
-// number above that of each other holder. If the resource was reported as gone, defend checks
-// whether it is there.
-func (t *Term) defend(ev *rocl.Event) error {
-	number := t.Number()
-	if ev.ID == t.own.id {
-		if ev.Kind != rocl.Gone {
-			return nil
-		}
-	} else if o, ok := claimOf(&ev.Found); !ok || ev.Kind == rocl.Gone || ev.Kind == rocl.Synced || o.number == 0 {
-		return nil
-	} else if o.isOlder(t.own) {
-		return fmt.Errorf("%w: %v", ErrLost, o.id)
-	} else if o.number < number {
-		return nil
-	} else {
-		above, err := next(o.number)
+// follow follows the claims until the term ends, and returns why.
+func (t *Term) follow() error {
+	isThere := false // the resource, as far as the watch has told
+	for ev, err := range t.c.Watch(t.ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
 		if err != nil {
 			return err
 		}
-		number = above
+		number := t.Number()
+		switch o, ok := claimOf(&ev.Found); {
+		case ev.ID == t.own.id:
+			isThere = ev.Kind != rocl.Gone
+		case !ok || o.number == 0 || ev.Kind == rocl.Gone:
+		case o.isOlder(t.own):
+			return &lostError{o.id}
+		case o.number >= number:
+			if number, err = next(o.number); err != nil {
+				return err
+			}
+		}
+		if number == t.Number() && (isThere || ev.Kind != rocl.Gone && ev.Kind != rocl.Synced) {
+			continue
+		}
+		switch err := t.r.Set(t.ctx, AttrNumber, text(number)); {
+		case errors.Is(err, rocl.ErrNotFound):
+			return fmt.Errorf("election: the resource is not registered any more: %w", rocl.ErrClosed)
+		case err != nil:
+			return err
+		}
+		t.number.Store(number)
 	}
-	if err := t.r.Set(t.ctx, AttrNumber, text(number)); err != nil {
-		return err
+	return context.Cause(t.ctx)
+}
+
+// A lostError is an [ErrLost] that names the older claim.
+type lostError struct{ to rocl.GID }
+
+func (e *lostError) Error() string { return fmt.Sprintf("%v: %v", ErrLost, e.to) }
+func (e *lostError) Unwrap() error { return ErrLost }
+
+// concedes limits how long a holder that has lost the name shows its number to the other one.
+const concedes = 5 * time.Second
+
+// concede gives up the attributes of the name, and waits until the other holder has a number above
+// the one of this term.
+func (t *Term) concede(to rocl.GID) {
+	ctx, cancel := context.WithTimeout(context.Background(), concedes)
+	defer cancel()
+	l, err := t.attrs(0)
+	if err != nil || l.AddString(AttrNumber, text(t.Number())) != nil || t.r.Update(ctx, l) != nil {
+		return // the resource is deleted next
 	}
-	t.number.Store(number)
-	return nil
+	for ev, err := range t.c.WatchIDs(ctx, to) {
+		if o, ok := claimOf(&ev.Found); err != nil || ev.Kind == rocl.Gone || ok && o.number > t.Number() {
+			return
+		}
+	}
 }

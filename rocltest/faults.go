@@ -82,10 +82,14 @@ func (w *World) later(d time.Duration, do func()) {
 }
 
 // Run lets the faults of the seed begin within d of virtual time. When all of them have ended, and
-// what was down runs again, it waits for settling and returns.
-func (w *World) Run(d time.Duration) {
+// what was down runs again, it waits for settling and returns. It returns the faults.
+func (w *World) Run(d time.Duration) []Fault { return w.RunFaults(d, drawFaults(w.rnd, d)) }
+
+// RunFaults is [World.Run] with faults that the caller has chosen, in order. When Simulate looks for
+// the fewest faults that still fail, RunFaults brings only some of them. It returns those.
+func (w *World) RunFaults(d time.Duration, faults []Fault) []Fault {
 	const settling = 10 * time.Second
-	w.schedule = drawFaults(w.rnd, d) // in any case, so that what is drawn later stays the same
+	w.schedule = faults
 	if w.given != nil {
 		w.schedule = *w.given
 	}
@@ -104,10 +108,8 @@ func (w *World) Run(d time.Duration) {
 	}
 	w.Log("calm")
 	time.Sleep(settling)
+	return slices.Clone(w.schedule)
 }
-
-// Faults returns the faults that Run has brought, in order.
-func (w *World) Faults() []Fault { return slices.Clone(w.schedule) }
 
 // suspicion is the least time after which a member that falls silent is dead for the others.
 const suspicion = 700 * time.Millisecond
