@@ -53,6 +53,14 @@ type config struct {
 	most    int // requests served at the same time
 	eager   int // bytes of the largest region whose Argument has its bytes
 	log     *slog.Logger
+
+	registration []rocl.RegisterOption
+}
+
+// WithRegister adds options to the registration of the endpoint's resource, such as
+// rocl.MailboxMessages.
+func WithRegister(opts ...rocl.RegisterOption) Option {
+	return func(c *config) { c.registration = append(c.registration, opts...) }
 }
 
 // PieceSize sets the size in bytes of the pieces of a transfer. Without it, the size is 1 MiB. It
@@ -82,7 +90,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler)}
+	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler), nil}
 	for _, o := range opts {
 		if o != nil {
 			o(&c)
@@ -113,7 +121,7 @@ func Open(ctx context.Context, c *rocl.Context, opts ...Option) (*Endpoint, erro
 	ep := &Endpoint{c: c, cfg: cfg, regions: map[uint64]*Region{}, retired: map[uint64]*Region{}}
 	_, _ = rand.Read(ep.secret[:]) // never fails
 	ep.life, ep.end = context.WithCancelCause(context.Background())
-	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}); err != nil {
+	if ep.r, err = c.Register(ctx, rocl.Attrs{"bulk": "1"}, cfg.registration...); err != nil {
 		return nil, fmt.Errorf("bulk: open: %w", err)
 	}
 	ep.memory = c.Stats().Buffers.Limit

@@ -49,17 +49,33 @@ type Listener struct {
 	close sync.Once
 }
 
+// A ListenOption changes one default of [Listen].
+type ListenOption func(*listenConfig)
+
+type listenConfig struct{ registration []rocl.RegisterOption }
+
+// WithRegister adds options to the registration of the listener's resource, such as rocl.Unique.
+func WithRegister(opts ...rocl.RegisterOption) ListenOption {
+	return func(c *listenConfig) { c.registration = append(c.registration, opts...) }
+}
+
 // Listen registers a resource with the attributes a and [Attr], by which [Dial] finds it. The
 // net.Listener is a *[Listener]. ctx limits the registration only. Listen fails as
 // [rocl.Context.Register] does.
 //
 // Up to 128 connections are made in the background and wait for Accept.
-func Listen(ctx context.Context, c *rocl.Context, a rocl.Attributes) (net.Listener, error) {
+func Listen(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...ListenOption) (net.Listener, error) {
+	var cfg listenConfig
+	for _, o := range opts {
+		if o != nil {
+			o(&cfg)
+		}
+	}
 	l, err := with(a)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
 	}
-	r, err := c.Register(ctx, l)
+	r, err := c.Register(ctx, l, cfg.registration...)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Err: err}
 	}

@@ -33,9 +33,9 @@ import (
 //		"idempotent": true, "enough": 2, "circuit": {"failures": 5, "rest": "1s"}
 //	}]}
 //
-// A name with a service and a method is that of the call service/method, one with a method only that
-// of the call, one with a service only stands for all calls that begin with service/, and {} for
-// all calls. In place of the retryPolicy there may be a hedgingPolicy, with maxAttempts,
+// A name with a service and a method is that of the call service/method, and one with a method only
+// is that of the call. One with a service only stands for all calls that begin with service/, and
+// {} for all calls. In place of the retryPolicy there may be a hedgingPolicy, with maxAttempts,
 // hedgingDelay and nonFatalStatusCodes; it makes the call idempotent. The keys of the last line are
 // rocl's own.
 //

@@ -106,7 +106,8 @@ type publishedLoad struct {
 func PublishLoad(name string) ServerOption { return PublishLoadOf(name, nil) }
 
 // PublishLoadOf is [PublishLoad] for a number of the program, which f returns. A goroutine of the
-// server calls f ten times a second. f must not wait, and a panic of f ends the program.
+// server calls f ten times a second. f must not wait, and a panic of f ends the program. A nil f
+// stands for the number of PublishLoad.
 func PublishLoadOf(name string, f func() int64) ServerOption {
 	return func(s *Server) { s.loads = append(s.loads, &publishedLoad{name: name, of: f}) }
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
+	"io"
 	"io/fs"
 	"iter"
 	"log/slog"
@@ -31,6 +32,7 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/tests/tree"
 	"github.com/rocl-go/rocl/tpvm"
+	"github.com/rocl-go/rocl/work"
 )
 
 // A zeroUse uses what an option with a zero or a negative value has made: it provokes the use of
@@ -47,6 +49,8 @@ var zeroUses = map[string][]zeroUse{
 	"bulk.Depth":       {useBulk(bulk.Depth(0)), useBulk(bulk.Depth(-1))},
 	"bulk.Eager":       {useBulk(bulk.Eager(0)), useBulk(bulk.Eager(-1)), useBulk(nil)},
 	"bulk.MaxRequests": {useBulk(bulk.MaxRequests(0)), useBulk(bulk.MaxRequests(-1))},
+
+	"bulk.WithRegister": {useBulk(bulk.WithRegister()), useBulk(bulk.WithRegister(nil))},
 
 	"dataflow.Name":     {useFlow(dataflow.Name("")), useFlow(nil)},
 	"dataflow.Codec":    {useFlow(dataflow.Codec[int](nil))},
@@ -103,6 +107,18 @@ var zeroUses = map[string][]zeroUse{
 	"rocl.Handling":         {useHandle(lib.Handling()), useHandle(lib.Handling(lib.Select{}))},
 	"rocl.OnPanic":          {useHandle(lib.OnPanic(nil)), useHandle(nil)},
 
+	"netrocl.WithRegister": {useListen(netrocl.WithRegister()), useListen(netrocl.WithRegister(nil)), useListen(nil)},
+
+	"rpc.WithRegister":  {useCalls(rpc.WithRegister(), nil), useCalls(rpc.WithRegister(nil), nil)},
+	"rpc.CallRegister":  {useCalls(nil, rpc.CallRegister()), useCalls(nil, rpc.CallRegister(nil))},
+	"rpc.CallPolicies":  {useCalls(nil, rpc.CallPolicies(nil)), useCalls(nil, rpc.CallPolicies(rpc.Policies{"": {}}))},
+	"rpc.WithPolicy":    {useCalls(nil, nil, rpc.WithPolicy(rpc.Policy{})), useCalls(nil, nil, rpc.WithPolicy(rpc.Policy{Attempts: -1}))},
+	"rpc.Among":         {useCalls(nil, nil, rpc.Among(nil))},
+	"rpc.DrainWithin":   {useServe(rpc.DrainWithin(0)), useServe(rpc.DrainWithin(-1))},
+	"rpc.PublishLoad":   {useServe(rpc.PublishLoad(""))},
+	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("n", nil))},
+	"rpc.WithCall":      {useServe(rpc.WithCall[int, int]("", nil))},
+
 	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
 	"rpc.CallErrors":       {useCalls(nil, rpc.CallErrors(nil)), useCalls(nil, rpc.CallErrors(map[string]error{"": nil, "fails": nil}))},
 	"rpc.CallOverflow":     {useCalls(nil, rpc.CallOverflow(0)), useCalls(nil, rpc.CallOverflow(-1)), useCalls(nil, nil)},
@@ -123,6 +139,7 @@ var zeroUses = map[string][]zeroUse{
 	"tpvm.WithReady":       {useTask(tpvm.WithReady(nil)), usePod(tpvm.WithReady(nil))},
 	"tpvm.WithContext":     {useTask(tpvm.WithContext(nil))},
 	"tpvm.WithRocl":        {useTask(tpvm.WithRocl()), useTask(tpvm.WithRocl(nil))},
+	"tpvm.WithRegister":    {useTask(tpvm.WithRegister()), useTask(tpvm.WithRegister(nil))},
 	"tpvm.WithVM":          {useTask(tpvm.WithVM(""))},
 	"tpvm.WithName":        {useTask(tpvm.WithName(""))},
 	"tpvm.WithSignal":      {useTask(tpvm.WithSignal(nil))},
@@ -136,6 +153,14 @@ var zeroUses = map[string][]zeroUse{
 	"tpvm.OnArch":          {useSpawn(tpvm.OnArch(""))},
 	"tpvm.Where":           {useSpawn(tpvm.Where(nil)), useSpawn(tpvm.Where(nil, nil)), useSpawn(nil)},
 	"tpvm.Workers":         {useHandler(tpvm.Workers(0)), useHandler(tpvm.Workers(-1)), useHandler(nil)},
+
+	"work.PerWorker": {useQueue(work.PerWorker(0)), useQueue(work.PerWorker(-1)), useQueue(nil)},
+	"work.Backlog":   {useQueue(work.Backlog(0)), useQueue(work.Backlog(-1))},
+	"work.Attempts":  {useQueue(work.Attempts(0)), useQueue(work.Attempts(-1))},
+	"work.Silence":   {useQueue(work.Silence(0)), useQueue(work.Silence(-1))},
+	"work.Codec":     {useQueue(work.Codec[int](nil))},
+	"work.Handlers":  {useWorker(work.Handlers(0)), useWorker(work.Handlers(-1)), useWorker(nil)},
+	"work.Grace":     {useWorker(work.Grace(0)), useWorker(work.Grace(-1))},
 }
 
 // An option with a zero, nil or negative value, and an option that is nil, has its default, or is
@@ -156,7 +181,7 @@ func TestZeroOptions(t *testing.T) {
 					return
 				}
 				first, _, _ := strings.Cut(err.Error(), ":")
-				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow"}
+				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow", "work"}
 				if !slices.Contains(known, first) || strings.Contains(err.Error(), "nil pointer") {
 					t.Errorf("not a clear error: %v", err)
 				}
@@ -176,6 +201,7 @@ func TestZeroArguments(t *testing.T) {
 		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
 		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
 		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
+		"work.Open":     func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
 		"dataflow.Work": func() error {
 			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
 		},
@@ -221,6 +247,34 @@ func useFlow(o dataflow.Option, run ...dataflow.RunOption) zeroUse {
 		}
 		_, elastic := dataflow.New("zero", dataflow.Pipeline3(dataflow.From(send), dataflow.Elastic[int, int]("f", o), dataflow.To(count)))
 		return errors.Join(err, elastic)
+	}
+}
+
+// useQueue returns a use of an option in a queue with one task, and useWorker in its worker.
+func useQueue(o work.Option) zeroUse { return useWork(o, nil) }
+
+func useWorker(o work.Option) zeroUse { return useWork(nil, o) }
+
+func useWork(queue, worker work.Option) zeroUse {
+	return func(t *testing.T) error {
+		c, _ := two(t)
+		ctx, stop := context.WithCancel(eventually.Context(t))
+		served := make(chan error, 1)
+		go func() {
+			served <- work.Serve(ctx, c, nil, func(_ context.Context, n int) (int, error) { return n, nil }, worker)
+			stop()
+		}()
+		q, err := work.Open[int, int](ctx, c, nil, queue)
+		if err == nil {
+			for _, err = range q.Do(ctx, slices.Values([]int{1})) {
+			}
+			err = errors.Join(err, q.Close())
+		}
+		stop()
+		if failed := <-served; failed != nil {
+			return failed
+		}
+		return err
 	}
 }
 
@@ -289,6 +343,67 @@ func usePool(o buffers.Option) zeroUse {
 		return err
 	}
 }
+
+// useListen listens with an option.
+func useListen(o netrocl.ListenOption) zeroUse {
+	return func(t *testing.T) error {
+		c, _ := two(t)
+		l, err := netrocl.Listen(eventually.Context(t), c, lib.Attrs{"n": "1"}, o)
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	}
+}
+
+// useServe serves with an option until the server is found.
+func useServe(o rpc.ServerOption) zeroUse {
+	return func(t *testing.T) error {
+		c, other := two(t)
+		ctx, end := context.WithCancel(eventually.Context(t))
+		defer end()
+		go func() {
+			_, _ = other.Await(ctx, lib.Match{"n": "1"}, 1)
+			end()
+		}()
+		return rpc.Serve(ctx, c, lib.Attrs{"n": "1"}, o)
+	}
+}
+
+// Promise (Options): The constructors of rpc, bulk, netrocl and tpvm take options for the
+// registration of their resources.
+func TestRegisterOptions(t *testing.T) {
+	t.Setenv("ROCL_SOCKET", socket(t))
+	c, _ := two(t)
+	ctx := eventually.Context(t)
+	for name, use := range map[string]func(lib.RegisterOption) (io.Closer, error){
+		"rpc.NewClient": func(o lib.RegisterOption) (io.Closer, error) { return rpc.NewClient(ctx, c, rpc.CallRegister(o)) },
+		"rpc.NewServer": func(o lib.RegisterOption) (io.Closer, error) {
+			s, err := rpc.NewServer(ctx, c, nil, rpc.WithRegister(o))
+			return closer(func() error { return s.Close(ctx) }), err
+		},
+		"bulk.Open": func(o lib.RegisterOption) (io.Closer, error) {
+			ep, err := bulk.Open(ctx, c, bulk.WithRegister(o))
+			return closer(func() error { return ep.Close(ctx) }), err
+		},
+		"netrocl.Listen": func(o lib.RegisterOption) (io.Closer, error) {
+			return netrocl.Listen(ctx, c, nil, netrocl.WithRegister(o))
+		},
+		"tpvm.Enrol": func(o lib.RegisterOption) (io.Closer, error) {
+			task, err := tpvm.Enrol(ctx, tpvm.WithContext(c), tpvm.WithRegister(o))
+			return closer(func() error { return task.Exit(ctx) }), err
+		},
+	} {
+		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "vm"}[name]
+		first := try.Get(use(lib.Unique(kind)))(t, name)
+		try.Fails(use(lib.Unique(kind)))(t, lib.ErrExists, "a second %s", name)
+		try.OK(t, first.Close(), name)
+	}
+}
+
+type closer func() error
+
+func (f closer) Close() error { return f() }
 
 // two opens two contexts of the node.
 func two(t *testing.T) (a, b *lib.Context) {

@@ -80,6 +80,7 @@ type config struct {
 	starter  HostStarter // used by AddHosts
 	env      []string    // for programs that the pod starts
 	podAttrs rocl.Attrs  // of the pod, besides the attributes of every pod
+	register []rocl.RegisterOption
 	ready    func(TID)
 
 	foundTime, infoTimeout time.Duration // for the pod of an added host, and of infoStore; shorter in tests
@@ -100,6 +101,12 @@ func WithContext(c *rocl.Context) Option { return func(f *config) { f.c = c } }
 // WithRocl gives options for the context that Enrol opens.
 func WithRocl(opts ...rocl.Option) Option {
 	return func(f *config) { f.rocl = append(f.rocl, opts...) }
+}
+
+// WithRegister adds options to the registrations of the task's resource and of those of its threads,
+// such as rocl.MailboxMessages.
+func WithRegister(opts ...rocl.RegisterOption) Option {
+	return func(c *config) { c.register = append(c.register, opts...) }
 }
 
 // WithVM names the virtual machine that the task joins. Tasks of different virtual machines do

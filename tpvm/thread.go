@@ -59,7 +59,7 @@ func (t *Task) newThread(ctx context.Context, typ string, f family, more rocl.At
 	if !f.Parent.IsZero() {
 		a[attrParent] = f.Parent.String()
 	}
-	r, err := t.c.Register(ctx, a)
+	r, err := t.c.Register(ctx, a, t.register...)
 	if err != nil {
 		return nil, err
 	}

@@ -136,21 +136,40 @@ func (q *Queue[In, Out]) hello(ctx context.Context, id rocl.GID, session uint32)
 // sends and waits.
 func (q *Queue[In, Out]) serve(e *employee[In, Out]) {
 	for e.m != nil && q.life.Err() == nil {
-		if !e.isSending && q.give(e, true) {
+		if q.give(e, true) {
 			continue
 		}
-		m := e.m
 		e.isAsleep = true
-		if !e.isSending && q.board.fresh.n == 0 && q.board.room(m) > 0 {
-			q.starve(e)
+		q.rest(e)
+		for e.isAsleep || e.isSending {
+			e.wake.Wait()
 		}
-		e.wake.Wait()
-		e.isAsleep = false
-		if e.m == m {
-			q.board.sated(m)
+		if e.m != nil {
+			q.board.sated(e.m)
 		}
 	}
 	e.m = nil
+}
+
+// wakeUp wakes the goroutine of serve. mu must be held.
+func (e *employee[In, Out]) wakeUp() {
+	e.isAsleep = false
+	e.wake.Signal()
+}
+
+// wants reports whether a worker should be sent something. A worker that has tasks gets further ones
+// when there is room for several: not every task shall be a message of its own. mu must be held.
+func (q *Queue[In, Out]) wants(e *employee[In, Out]) bool {
+	b := &q.board
+	return b.suspects.n > 0 || b.fresh.n > 0 && b.room(e.m) >= max(b.window(e.m)/4, 1) || e.m.recalls > 0 || e.saysLeft
+}
+
+// rest notes that a worker sleeps, if it waits for tasks. mu must be held.
+func (q *Queue[In, Out]) rest(e *employee[In, Out]) {
+	if q.board.fresh.n == 0 && q.board.room(e.m) > 0 && !e.m.isLeaving {
+		q.board.starve(e.m)
+		q.armBalance(e.m)
+	}
 }
 
 // give sends a worker the tasks that it can take, and what else it is to be told. It reports whether
@@ -174,6 +193,9 @@ func (q *Queue[In, Out]) give(e *employee[In, Out], waits bool) bool {
 	s.send(recalls, saysLeft)
 	q.mu.Lock()
 	e.isSending = false
+	if !e.isAsleep {
+		e.wake.Signal() // in case that the goroutine of serve waits for the end of this send
+	}
 	clear(s.tasks) // for the garbage collector
 	if e.m != m {
 		return true
@@ -194,7 +216,7 @@ func (q *Queue[In, Out]) give(e *employee[In, Out], waits bool) bool {
 	case s.err == nil:
 	case !waits && (errors.Is(s.err, rocl.ErrFull) || errors.Is(s.err, rocl.ErrLimit)):
 		m.recalls, e.saysLeft = recalls, saysLeft
-		e.wake.Signal()
+		e.wakeUp()
 	case m.busy == 0:
 		q.lose(e, s.err)
 	default:

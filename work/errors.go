@@ -30,7 +30,8 @@ var (
 	// ErrOption is returned by Open and Serve for an option that is invalid or belongs to the other.
 	ErrOption = errors.New("work: invalid option")
 
-	errProtocol = errors.New("work: a message does not fit the protocol")
+	errForgotten = errors.New("it has given the queue up")
+	errProtocol  = errors.New("work: a message does not fit the protocol")
 )
 
 // A TaskError is the error of a task whose handler has failed, or whose task or result could not be

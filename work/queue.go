@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"sync"
 	"time"
@@ -80,6 +81,9 @@ func Open[In, Out any](ctx context.Context, c *rocl.Context, a rocl.Attributes, 
 	if err != nil {
 		return nil, err
 	}
+	if c == nil {
+		return nil, fmt.Errorf("work: open: %w: the context is nil", fs.ErrInvalid)
+	}
 	pattern, err := attributes(a)
 	if err != nil {
 		return nil, fmt.Errorf("work: open: %w", err)
@@ -135,7 +139,7 @@ func (q *Queue[In, Out]) Put(ctx context.Context, in In) error {
 	q.pending++
 	q.board.put(in)
 	if m := q.board.hungriest(); m != nil {
-		q.workers[m.id].wake.Signal()
+		q.workers[m.id].wakeUp()
 	}
 	return nil
 }
@@ -331,7 +335,7 @@ func (q *Queue[In, Out]) fail(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, e := range q.workers {
-		e.wake.Signal()
+		e.wakeUp()
 	}
 	if q.balancing != nil {
 		q.balancing.Stop()
@@ -357,9 +361,7 @@ func (q *Queue[In, Out]) handle(msg *rocl.Message, rs []outcome[Out]) []outcome[
 	kind, session := splitTag(msg.Tag())
 	var ok bool
 	if kind == kindResults {
-		if rs, ok = q.outcomes(msg.Bytes(), rs[:0]); !ok {
-			kind = kindBye // the worker does not keep to the protocol
-		}
+		rs, ok = q.outcomes(msg.Bytes(), rs[:0])
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -373,11 +375,13 @@ func (q *Queue[In, Out]) handle(msg *rocl.Message, rs []outcome[Out]) []outcome[
 	case kind == kindGone && msg.IsGone():
 		q.lose(e, msg.GoneErr())
 	case kind == kindBye:
+		q.lose(e, errForgotten)
+	case kind == kindResults && !ok:
 		q.lose(e, errProtocol)
 	case kind == kindLeaving:
 		q.board.leave(e.m)
 		e.saysLeft = true
-		e.wake.Signal()
+		e.wakeUp()
 		q.kick() // if it was to take suspects
 	case kind == kindResults:
 		if n := len(rs); n > 0 && e.m.busy > 0 {
@@ -461,14 +465,10 @@ func (q *Queue[In, Out]) settle(e *employee[In, Out], rs []outcome[Out]) {
 	if b.fresh.n > before || b.suspects.n > 0 {
 		q.kick()
 	}
-	switch {
-	case !e.isAsleep || e.isSending:
-	case b.suspects.n > 0, b.fresh.n > 0 && b.room(m) >= max(b.window(m)/4, 1):
-		if !q.give(e, false) && e.m != nil && b.fresh.n == 0 {
-			q.starve(e)
-		}
-	case b.fresh.n == 0:
-		q.starve(e)
+	for e.m == m && e.isAsleep && !e.isSending && q.wants(e) && q.give(e, false) {
+	}
+	if e.m == m && e.isAsleep {
+		q.rest(e)
 	}
 }
 
@@ -480,17 +480,16 @@ func (q *Queue[In, Out]) kick() {
 		if m == nil {
 			break
 		}
-		q.workers[m.id].wake.Signal()
+		q.workers[m.id].wakeUp()
 	}
 	if b.suspects.n == 0 {
 		return
 	}
-	m := b.isolating
-	if m == nil {
-		m = b.hungriest()
+	if b.isolating != nil {
+		q.workers[b.isolating.id].wakeUp()
 	}
-	if m != nil {
-		q.workers[m.id].wake.Signal()
+	if m := b.hungriest(); m != nil {
+		q.workers[m.id].wakeUp()
 	}
 }
 
@@ -502,7 +501,7 @@ func (q *Queue[In, Out]) lose(e *employee[In, Out], reason error) {
 	q.board.lose(e.m, reason)
 	e.m, e.lost = nil, reason
 	e.cancel()
-	e.wake.Signal()
+	e.wakeUp()
 	q.signalReady()
 	q.kick()
 }
@@ -511,13 +510,9 @@ func (q *Queue[In, Out]) lose(e *employee[In, Out], reason error) {
 // that it has not begun. Tasks that take less are not worth it.
 const balanceAfter = time.Millisecond
 
-// starve notes that a worker sleeps and has room for tasks. mu must be held.
-func (q *Queue[In, Out]) starve(e *employee[In, Out]) {
-	if e.m.isLeaving {
-		return
-	}
-	q.board.starve(e.m)
-	if e.m.busy > 0 || q.isArmed || q.board.stats.Working == 0 {
+// armBalance lets balance run soon if m has nothing to do. mu must be held.
+func (q *Queue[In, Out]) armBalance(m *member[In, Out]) {
+	if m.busy > 0 || q.isArmed || q.board.stats.Working == 0 {
 		return
 	}
 	q.isArmed = true
@@ -534,6 +529,6 @@ func (q *Queue[In, Out]) balance() {
 	defer q.mu.Unlock()
 	q.isArmed = false
 	if q.life.Err() == nil {
-		q.board.recall(func(m *member[In, Out]) { q.workers[m.id].wake.Signal() })
+		q.board.recall(func(m *member[In, Out]) { q.workers[m.id].wakeUp() })
 	}
 }

@@ -33,6 +33,9 @@ func Serve[In, Out any](ctx context.Context, c *rocl.Context, a rocl.Attributes,
 	if err != nil {
 		return err
 	}
+	if c == nil {
+		return fmt.Errorf("work: serve: %w: the context is nil", fs.ErrInvalid)
+	}
 	if f == nil {
 		return fmt.Errorf("work: serve: %w: the handler is nil", fs.ErrInvalid)
 	}
@@ -128,13 +131,18 @@ func (s *server[In, Out]) run(ctx context.Context, grace time.Duration) (err err
 	}
 	select {
 	case <-ctx.Done():
-		s.leave(grace)
 	case <-received:
 	}
+	defer time.AfterFunc(grace, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.isExpired = true
+		s.quiet.Broadcast()
+	}).Stop()
+	s.leave(grace)
 	end()
 	<-received
 	s.mu.Lock()
-	s.isStopped = true
 	lost := s.running
 	for _, ses := range s.sessions {
 		cause := ErrLost
@@ -144,10 +152,14 @@ func (s *server[In, Out]) run(ctx context.Context, grace time.Duration) (err err
 		s.drop(ses, cause)
 	}
 	s.work.Broadcast()
+	for s.running > 0 && !s.isExpired {
+		s.quiet.Wait()
+	}
+	isExpired := s.isExpired
 	s.mu.Unlock()
 	s.wg.Wait()
 	switch {
-	case err == nil && s.isExpired && lost > 0:
+	case err == nil && isExpired && lost > 0:
 		err = fmt.Errorf("%w: %d", ErrGrace, lost)
 	case err == nil && ctx.Err() == nil:
 		err = fmt.Errorf("%w: the worker's context", rocl.ErrClosed)
@@ -155,14 +167,9 @@ func (s *server[In, Out]) run(ctx context.Context, grace time.Duration) (err err
 	return errors.Join(err, s.self.Close())
 }
 
-// leave gives back what was not begun, and waits until the queues have everything else.
+// leave gives back what was not begun, and waits until the queues have everything else, or the
+// worker has stopped.
 func (s *server[In, Out]) leave(grace time.Duration) {
-	defer time.AfterFunc(grace, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.isExpired = true
-		s.quiet.Broadcast()
-	}).Stop()
 	s.mu.Lock()
 	s.isLeaving = true
 	for _, ses := range s.sessions {
@@ -424,16 +431,17 @@ func (s *server[In, Out]) do(ses *session, j job, p []byte) (status byte, value 
 	}
 	out, err := s.f(ses.ctx, in)
 	hasReturned = true
-	if err == nil {
-		if value, err = s.out.append(p, &out); err == nil {
-			err = checkLength(len(value) + resultHead)
-		}
-		if err == nil {
-			return statusOK, value
-		}
+	if err != nil {
+		status, text := describe(err)
+		return status, append(p, text...)
+	}
+	if value, err = s.out.append(p, &out); err == nil {
+		err = checkLength(len(value) + resultHead)
+	}
+	if err != nil {
 		return statusOf(valueOr(err)), append(p[:0], textOf(fmt.Errorf("the result: %w", err))...)
 	}
-	return statusOf(err), append(p, textOf(err)...)
+	return statusOK, value
 }
 
 // replace continues in another goroutine: the handler has ended its own.

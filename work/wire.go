@@ -13,16 +13,17 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// Protocol: Work queues. A worker is a resource with the attribute work=1, the version. The queue
+// The protocol of work queues. A worker is a resource with the attribute work=1, the version. The queue
 // finds it by a watch, and begins a session with a call. The tag of each message has its kind in the
 // lowest eight bits, and above them the number of the session, which the queue counts. All numbers
 // are little-endian.
 //
 //	kind          from    payload
-//	1 hello       queue   call: four bytes of length and the zero value of a task, or of length 0; and
-//	                      the names of the types as a text. The reply is the byte 0, four bytes with
-//	                      the number of handlers, and the zero value of a result in the same form; or
-//	                      the byte 1 and the names of the worker's types; or the byte 2 if it leaves
+//	1 hello       queue   call: a sample of a task, and the names of the types as a text. A sample is a
+//	                      byte with the form (0 a codec of the program, 1 bytes, 2 package codec), four
+//	                      bytes of length, and for form 2 the zero value. The reply is the byte 0, four
+//	                      bytes with the number of handlers, and a sample of a result; or the byte 1
+//	                      and the names of the worker's types; or the byte 2 if the worker leaves
 //	2 tasks       queue   for each task eight bytes of identifier, four of length, the value
 //	3 recall      queue   four bytes: how many tasks the worker shall give back
 //	4 left        queue   no further task of the session comes
@@ -93,15 +94,21 @@ func statusOf(err error) byte {
 	return statusError
 }
 
-// textOf returns the text of an error, whose methods may panic.
-func textOf(err error) (text string) {
+// describe returns the status and the text of a handler's error, whose methods may panic.
+func describe(err error) (status byte, text string) {
 	defer func() {
 		if v := recover(); v != nil {
-			text = "a method of the error panicked"
+			status, text = statusPanic, fmt.Sprintf("%v: in a method of the error: %v", ErrPanic, v)
 		}
 	}()
 	text = err.Error()
-	return text[:min(len(text), mostText)]
+	return statusOf(err), text[:min(len(text), mostText)]
+}
+
+// textOf returns the text of an error of a codec.
+func textOf(err error) string {
+	_, text := describe(err)
+	return text
 }
 
 func tagOf(kind byte, session uint32) uint64 { return uint64(kind) | uint64(session)<<8 }
@@ -194,31 +201,49 @@ func cutResult(p []byte) (id uint64, status byte, value, rest []byte, ok bool) {
 	return id, status, p[:n], p[n:], true
 }
 
-// sample appends the zero value of a type to a hello or its reply, behind four bytes of length. The
-// other side checks that it is a value of its own type. The sample is empty for a codec of the
-// program, which may have no zero value.
+// The forms of values.
+const (
+	formOwn   = iota // by a codec of the program
+	formBytes        // bytes and strings
+	formCodec        // by package codec
+)
+
+// form returns the form of the values of a type.
+func (f format[T]) form() byte {
+	t := reflect.TypeFor[T]()
+	switch {
+	case f.own != nil:
+		return formOwn
+	case t.Kind() == reflect.String || t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		return formBytes
+	}
+	return formCodec
+}
+
+// sample appends the form of values and, if that is formCodec, the zero value, behind four bytes of
+// length. The other side checks that it is a value of its own type.
 func sample[T any](p []byte, f format[T]) []byte {
 	var zero T
-	q := append(p, 0, 0, 0, 0)
-	if f.own == nil {
+	q := append(p, f.form(), 0, 0, 0, 0)
+	if f.form() == formCodec {
 		if r, err := f.append(q, &zero); err == nil {
 			q = r
 		}
 	}
-	binary.LittleEndian.PutUint32(q[len(p):], uint32(len(q)-len(p)-4))
+	binary.LittleEndian.PutUint32(q[len(p)+1:], uint32(len(q)-len(p)-5))
 	return q
 }
 
 // checkSample reports whether a payload begins with a sample that fits the type, and returns what
 // lies behind it.
 func checkSample[T any](p []byte, f format[T]) (rest []byte, ok bool) {
-	if len(p) < 4 || uint64(binary.LittleEndian.Uint32(p)) > uint64(len(p)-4) {
+	if len(p) < 5 || uint64(binary.LittleEndian.Uint32(p[1:])) > uint64(len(p)-5) {
 		return nil, false
 	}
-	n := binary.LittleEndian.Uint32(p)
+	n := binary.LittleEndian.Uint32(p[1:])
 	var v T
-	ok = n == 0 || f.own != nil || f.decode(p[4:4+n], &v) == nil
-	return p[4+n:], ok
+	ok = p[0] == f.form() && (n == 0 || f.decode(p[5:5+n], &v) == nil)
+	return p[5+n:], ok
 }
 
 // appendTypes appends the names of the types of tasks and results to p.

@@ -5,7 +5,6 @@ package cookbook
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -19,7 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
-	"github.com/rocl-go/rocl/rpc"
+	"github.com/rocl-go/rocl/work"
 
 	"go.uber.org/goleak"
 )
@@ -118,33 +117,27 @@ func TestDistribute(t *testing.T) {
 	for i := range tasks {
 		tasks[i], want[i] = i, i*i
 	}
-	ends := try.Get(cluster.Open(1).Register(ctx, rocl.Attrs{"worker": "square"}))(t)
-	go func() { // this worker ends with its first task in hand
-		try.Works(ends.Recv(ctx))(t)
-		ends.Context().Close()
+	ends := cluster.Open(1)
+	failed, began := make(chan error), make(chan struct{})
+	go func() { // this worker ends with its first tasks in hand
+		failed <- work.Serve(ctx, ends, rocl.Attrs{"worker": "square"}, func(ctx context.Context, _ int) (int, error) {
+			close(began)
+			go ends.Close()
+			<-ctx.Done()
+			return 0, ctx.Err()
+		})
 	}()
-	for range 2 {
-		s := try.Get(Work(ctx, cluster.Open(1)))(t)
-		defer s.Close(ctx)
-	}
+	worker, stop := context.WithCancel(ctx)
+	done := make(chan error)
+	other := cluster.Open(1)
+	go func() { <-began; done <- Work(worker, other) }()
 	got, err := Distribute(ctx, c, tasks)
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v", got, err)
 	}
-}
-
-// TestDistributeTypes has a worker whose call takes another type. Distribute returns its error.
-func TestDistributeTypes(t *testing.T) {
-	ctx := soon(t)
-	cluster := rocltest.Cluster(t, 1)
-	s := try.Get(rpc.NewServer(ctx, cluster.Open(0), rocl.Attrs{"worker": "square"},
-		rpc.WithCalls(func(s *rpc.Server) error {
-			return rpc.Register(s, "square", func(_ context.Context, n [2]int) (int, error) { return n[0], nil })
-		})))(t)
-	defer s.Close(ctx)
-	if got, err := Distribute(ctx, cluster.Open(0), []int{1}); !errors.Is(err, rocl.ErrValue) {
-		t.Errorf("got %v, %v", got, err)
-	}
+	try.Fails(<-failed)(t, rocl.ErrClosed)
+	stop()
+	try.OK(t, <-done)
 }
 
 func TestPublish(t *testing.T) {
