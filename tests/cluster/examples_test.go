@@ -141,7 +141,7 @@ func TestServingOnThreeNodes(t *testing.T) {
 			}}}
 			defer client.CloseIdleConnections()
 			post := func(body string) (answer []byte, err error) {
-				r, err := client.Post("http://127.0.0.1:8080/v1/completions", "application/json", strings.NewReader(body))
+				r, err := client.Post("http://127.0.0.1:8080/complete", "application/json", strings.NewReader(body))
 				if err != nil {
 					return nil, err
 				}
