@@ -18,7 +18,9 @@ import (
 	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/live"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/work"
 
 	"go.uber.org/goleak"
@@ -190,10 +192,12 @@ func TestPublishNow(t *testing.T) {
 	cluster := rocltest.Cluster(t, 2)
 	publisher := register(t, cluster.Open(0), nil)
 	slow := try.Get(Subscribe(ctx, cluster.Open(1), "GO"))(t)
+	receivers := try.Get(live.Follow(ctx, publisher.Context(), rocl.Match{"wants": "prices", "symbol": "GO"}))(t)
+	defer receivers.Close()
 	for range 100 { // as many as its mailbox holds
 		try.Get(Publish(ctx, publisher, "GO", "42"))(t)
 	}
-	try.Gives(PublishNow(ctx, publisher, "GO", "43"))(t, 0, "published to")
+	try.Gives(PublishNow(ctx, publisher, receivers, "43"))(t, 0, "published to")
 	for range 100 {
 		m, err := slow.Recv(ctx)
 		if err != nil || string(m.Bytes()) != "42" {
@@ -202,7 +206,7 @@ func TestPublishNow(t *testing.T) {
 		m.Release()
 	}
 	for n := 0; n == 0; { // until the publisher's context knows that there is room again
-		n = try.Get(PublishNow(ctx, publisher, "GO", "44"))(t)
+		n = try.Get(PublishNow(ctx, publisher, receivers, "44"))(t)
 	}
 	m, err := slow.Recv(ctx)
 	if err != nil || string(m.Bytes()) != "44" {
@@ -241,12 +245,14 @@ func TestRender(t *testing.T) {
 		})
 	}()
 	await(t, busy, rocl.Match{"type": "renderer"}, 1)
-	me := register(t, cluster.Open(0), nil)
-	renderers := try.Get(Renderers(ctx, me.Context()))(t)
+	c := cluster.Open(0)
+	client := try.Get(rpc.NewClient(ctx, c))(t)
+	defer client.Close()
+	renderers := try.Get(Renderers(ctx, c))(t)
 	defer renderers.Close()
 	rendered := make(chan string, 1)
 	render := func() {
-		p, err := Render(ctx, me, renderers, nil)
+		p, err := Render(ctx, client, renderers, nil)
 		if err != nil {
 			t.Error(err)
 		}
