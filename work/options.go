@@ -35,8 +35,8 @@ type config struct {
 }
 
 // PerWorker is an option of Open: at most n tasks of the queue are at each worker, those that wait
-// there included. The default is DefaultPerWorker. A worker gets no more than keep it busy for
-// 100 ms at the pace of its last results, but one more than it has handlers. Tasks that a worker has
+// there included. The default is DefaultPerWorker. A worker gets no more than keep it busy for 100
+// ms at the pace of its last results, but one more than it has handlers. Tasks that a worker has
 // not begun go to another one that has nothing to do, so n does not limit how evenly tasks are
 // shared.
 func PerWorker(n int) Option { return func(c *config) { c.perWorker = n } }
