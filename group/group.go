@@ -85,10 +85,12 @@ type Group struct {
 	mu        sync.Mutex           // no call waits while it is held
 	members   map[rocl.GID]*member // that know this member, and will tell it how they end
 	greeted   []rocl.GID           // to which this member has said hello
+	isClosed  bool                 // the context of this process is closed
 	isOver    bool                 // the functions have ended well
 	candidate *Error               // will be the cause, unless a better one comes soon
 	cause     *Error               // why the group has failed
 	decided   chan struct{}        // closed when there is a cause
+	told      chan struct{}        // closed when the others were told the cause
 }
 
 // A member is another member of the group.
@@ -116,7 +118,7 @@ func Join(ctx context.Context, c *rocl.Context, name string, a rocl.Attrs) (*Gro
 		attrs[k] = v
 	}
 	attrs[attrGroup], attrs[attrHost] = name, host
-	g := &Group{name: name, c: c, members: map[rocl.GID]*member{}, decided: make(chan struct{})}
+	g := &Group{name: name, c: c, members: map[rocl.GID]*member{}, decided: make(chan struct{}), told: make(chan struct{})}
 	if g.self, err = c.Register(ctx, attrs); err != nil {
 		return nil, fmt.Errorf("group: join %s: %w", name, err)
 	}
@@ -205,6 +207,8 @@ func (g *Group) wait() error {
 	g.mu.Unlock()
 	if cause == nil {
 		g.tell(tagDone, nil)
+	} else {
+		<-g.told
 	}
 	g.end()
 	g.wg.Wait()
@@ -226,7 +230,10 @@ func (g *Group) fail(e *Error, isSure bool) {
 	case isSure:
 		g.cause = e
 		close(g.decided)
-		g.wg.Go(func() { g.tell(tagFailed, newNotice(e)) })
+		g.wg.Go(func() {
+			defer close(g.told)
+			g.tell(tagFailed, newNotice(e))
+		})
 	case g.candidate == nil:
 		g.candidate = e
 		time.AfterFunc(settle, func() { g.fail(e, true) })

@@ -60,13 +60,19 @@ func (g *Group) failSelf(err error) {
 
 // meet says hello to a member. One that has ended, or is about to, is no member.
 func (g *Group) meet(about Error) {
+	g.mu.Lock()
+	isEnding := g.isOver || g.cause != nil
+	if !isEnding {
+		g.greeted = append(g.greeted, about.ID)
+	}
+	g.mu.Unlock()
+	if isEnding {
+		return
+	}
 	b, err := rocl.EncodeValue(g.life, g.c, introduction{g.me.Member, g.me.Host})
 	if err != nil {
 		return
 	}
-	g.mu.Lock()
-	g.greeted = append(g.greeted, about.ID)
-	g.mu.Unlock()
 	m, err := g.self.Call(g.life, about.ID, tagHello, b)
 	if err != nil {
 		b.Release()
@@ -131,6 +137,8 @@ func (g *Group) receive() {
 			g.mu.Lock()
 			if other := g.members[m.From()]; other != nil {
 				other.isDone = true
+			} else { // it comes before the member's answer to this one's hello
+				g.members[m.From()] = &member{isDone: true}
 			}
 			g.mu.Unlock()
 		case m.Tag() == tagFailed:
@@ -140,6 +148,9 @@ func (g *Group) receive() {
 		}
 		m.Release()
 	}
+	g.mu.Lock()
+	g.isClosed = true
+	g.mu.Unlock()
 	g.failSelf(fmt.Errorf("%w: the context", rocl.ErrClosed))
 }
 
@@ -160,6 +171,10 @@ func (g *Group) gone(id rocl.GID, why error) {
 // tell tells all members that this one has ended, or why the group has failed.
 func (g *Group) tell(tag uint64, n *notice) {
 	g.mu.Lock()
+	if g.isClosed {
+		g.mu.Unlock()
+		return // the monitors of the others tell
+	}
 	ids := slices.AppendSeq(slices.Clone(g.greeted), maps.Keys(g.members)) // one that has not answered may know this member
 	slices.SortFunc(ids, rocl.GID.Compare)
 	ids = slices.Compact(ids)
