@@ -186,9 +186,9 @@ func protect(ctx context.Context, f func(context.Context) error) (err error) {
 	return f(ctx)
 }
 
-// Wait waits until the functions of this member have returned, takes leave of the others, and returns
-// the *Error with the first cause that this member knows, or nil if the group has not failed. The
-// other members may go on after Wait has returned nil.
+// Wait waits until the functions of this member have returned, takes leave of the others, and
+// returns the *Error with the first cause that this member knows, or nil if the group has not
+// failed. The other members may go on after Wait has returned nil.
 func (g *Group) Wait() error { return g.finish() }
 
 func (g *Group) wait() error {

@@ -79,7 +79,8 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// Promise (Package group): The first error of a function, or its panic, is the cause in all members.
+// Promise (Package group): The first error of a function, or its panic, is the cause in all
+// members.
 func TestFailed(t *testing.T) {
 	for _, c := range []struct {
 		f    func(context.Context) error

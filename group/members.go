@@ -58,7 +58,8 @@ func (g *Group) failSelf(err error) {
 	}
 }
 
-// meet says hello to a member. One that has ended, or is about to, is no member.
+// meet says hello to a process that has the attributes of a member. It is a member unless it has
+// ended or is about to.
 func (g *Group) meet(about Error) {
 	g.mu.Lock()
 	isEnding := g.isOver || g.cause != nil
@@ -175,7 +176,7 @@ func (g *Group) tell(tag uint64, n *notice) {
 		g.mu.Unlock()
 		return // the monitors of the others tell
 	}
-	ids := slices.AppendSeq(slices.Clone(g.greeted), maps.Keys(g.members)) // one that has not answered may know this member
+	ids := slices.AppendSeq(slices.Clone(g.greeted), maps.Keys(g.members)) // a member that has not answered may know this one
 	slices.SortFunc(ids, rocl.GID.Compare)
 	ids = slices.Compact(ids)
 	g.mu.Unlock()

@@ -41,6 +41,7 @@ var layers = map[string]int{
 	"netrocl":                   9,
 	"rpc":                       10,
 	"work":                      9,
+	"group":                     9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
@@ -59,6 +60,7 @@ var publicOnly = map[string][]string{
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
 	"work":     {"", "codec"},
+	"group":    {""},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 
