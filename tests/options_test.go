@@ -23,6 +23,7 @@ import (
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/group"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
@@ -201,6 +202,7 @@ func TestZeroArguments(t *testing.T) {
 		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
 		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
 		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
+		"group.Join":    func() error { _, err := group.Join(ctx, nil, "g", nil); return err },
 		"work.Open":     func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
 		"dataflow.Work": func() error {
 			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
