@@ -300,6 +300,10 @@ func TestEnded(t *testing.T) {
 		try.Fails(s.Pick(live.Least("load"), n.ID()))(t, live.ErrNone)
 		try.Fails(s.Pick(live.Hash("x"), n.ID()))(t, live.ErrNone)
 		try.Fails(s.Pick(live.Nearest(), n.ID()))(t, live.ErrNone)
+		s.Ended(n.ID(), rocl.ErrUnreachable)
+		n.Close()
+		time.Sleep(time.Minute)
+		try.Equal(t, s.Len(), 0, "a member that has ended meanwhile is back")
 	})
 }
 
