@@ -258,11 +258,11 @@ func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) (err error) {
 	return err
 }
 
-// watchClaim watches the claim for whose end this one waits, and its node. It notes the number of the
-// holder, and tells it to the standbys behind, so that a number that has grown is known to the next
-// holder. It ends the wait when the node is dead, as gossip says, and this context has no connection
-// with that of the claim. So a claim stays if only the directory of its node has failed. watchClaim
-// returns when ctx ends, or when the watch fails: then the monitor alone counts.
+// watchClaim watches the claim for whose end this one waits, and its node. It notes the number of
+// the holder, and tells it to the standbys behind, so that a number that has grown is known to the
+// next holder. It ends the wait when the node is dead, as gossip says, and this context has no
+// connection with that of the claim. So a claim stays if only the directory of its node has failed.
+// watchClaim returns when ctx ends, or when the watch fails: then the monitor alone counts.
 func (t *Term) watchClaim(ctx context.Context, id rocl.GID, end context.CancelCauseFunc) {
 	var polling sync.WaitGroup
 	defer polling.Wait()
