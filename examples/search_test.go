@@ -22,7 +22,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-var exampleKills = flag.Int("example.kills", 6, "processes that the tests of search and of serving kill")
+var exampleKills = flag.Int("example.kills", 6, "times that the tests of search and of serving kill processes")
 
 // A site is a folder of pages with links between them.
 type site struct {
@@ -131,11 +131,15 @@ func searchAndKill(t *testing.T, n node) {
 	for range *exampleKills {
 		// The crawl goes on for a while, or has ended.
 		until := s.served.Load() + random.Int64N(300)
-		eventually.Within(time.Second, func() bool { return s.served.Load() >= until })
-		i := random.IntN(len(roles))
-		n.kill(running[i])
+		eventually.Within(200*time.Millisecond, func() bool { return s.served.Load() >= until })
+		killed := random.Perm(len(roles))[:1+random.IntN(3)]
+		for _, i := range killed {
+			n.kill(running[i])
+		}
 		s.asks(n, words[random.IntN(len(words))])
-		running[i] = n.launch(n.command(roles[i]...))
+		for _, i := range killed {
+			running[i] = n.launch(n.command(roles[i]...))
+		}
 	}
 	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
 		eventually.True(t, "the answer is whole", func() bool { return s.asks(n, query...) })

@@ -30,7 +30,7 @@ type completion struct {
 // post asks a gateway, and returns the text.
 func (c completion) post(gateway string) (text string, err error) {
 	in, _ := json.Marshal(c)
-	r, err := http.Post("http://"+gateway+"/v1/completions", "application/json", strings.NewReader(string(in)))
+	r, err := http.Post("http://"+gateway+"/complete", "application/json", strings.NewReader(string(in)))
 	if err != nil {
 		return "", err
 	}
@@ -41,16 +41,12 @@ func (c completion) post(gateway string) (text string, err error) {
 	}
 	events, whole := strings.CutSuffix(string(body), "data: [DONE]\n\n")
 	if whole != c.Stream {
-		return "", fmt.Errorf("a stream, and whole: %v, %v", c.Stream, whole)
+		return "", fmt.Errorf("a stream: %v, and whole: %v", c.Stream, whole)
 	}
 	for part := range strings.SplitSeq(strings.TrimSpace(events), "\n\n") {
-		var token struct{ Text string }
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(part, "data: ")), &token); err != nil {
-			return "", err
-		}
-		text += token.Text
+		text += strings.TrimPrefix(part, "data: ")
 	}
-	return text, nil
+	return strings.TrimSpace(text), nil
 }
 
 // startGateway starts a gateway and returns its address.

@@ -19,8 +19,8 @@ import (
 )
 
 // Workers and followers run on three nodes, whose network, directories and processes fail. Each
-// follower calls the workers that it picks. It must not pick a worker again whose end it has told the
-// set. When the faults are over, each follower has the living workers.
+// follower calls the workers that it picks. It must not pick a worker again whose end it has told
+// the set. When the faults are over, each follower has the living workers.
 func TestFaults(t *testing.T) {
 	seeds := uint64(15)
 	if testing.Short() {
@@ -86,7 +86,7 @@ func fall(w *rocltest.World) {
 			if had == want() {
 				break
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // of virtual time
 		}
 		if had != want() {
 			w.Errorf("%s has %s, not %s", name, had, want())
@@ -124,6 +124,6 @@ func use(p *rocltest.Process, s *live.Set) {
 		if rocl.IsEnd(err) && !errors.Is(err, rocl.ErrNodeDead) && !errors.Is(err, rocl.ErrUnreachable) {
 			ended[m.ID] = err
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // of virtual time
 	}
 }

@@ -175,8 +175,9 @@ func TestLeastSpreads(t *testing.T) {
 	}
 }
 
-// Promise (Package live): With `Hash`, contexts with the same members pick the same member for a key.
-// When a member comes, only the keys move that it gets, and when it goes, only those that it had.
+// Promise (Package live): With `Hash`, contexts with the same members pick the same member for a
+// key. When a member comes, only the keys move that it gets, and when it goes, only those that it
+// had.
 func TestHash(t *testing.T) {
 	const keys, members = 20_000, 20
 	c := rocltest.Cluster(t, 1).Open(0)
@@ -244,9 +245,9 @@ type handlersError struct{ error }
 func (handlersError) IsEnd() bool   { return false }
 func (handlersError) Unwrap() error { return rocl.ErrGone }
 
-// Promise (Package live): A member whose end the program has learned, from a request or a monitor, is
-// not picked again, even before the directory reports its end. One that may live is back after ten
-// seconds.
+// Promise (Package live): A member whose end the program has learned, from a request or a monitor,
+// is not picked again, even before the directory reports its end. If it may live, it is back after
+// ten seconds.
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cl := rocltest.Cluster(t, 1)
@@ -416,6 +417,29 @@ func TestModel(t *testing.T) {
 			},
 		})
 	})
+}
+
+// Promise (Package live): A pick does not allocate, and neither does its Done.
+func TestPickAllocations(t *testing.T) {
+	c := rocltest.Cluster(t, 1).Open(0)
+	for i := range 10 {
+		worker(t, c, i)
+	}
+	s := follow(t, c)
+	not := try.Get(s.Pick(live.Turn()))(t).ID
+	for _, by := range []live.By{live.Turn(), live.Random(), live.Nearest(), live.Hash("key"), live.Least("load")} {
+		pick := func(not ...rocl.GID) {
+			m, err := s.Pick(by, not...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.Done(nil)
+		}
+		pick() // the first one makes the table or the board
+		if n := testing.AllocsPerRun(100, func() { pick(); pick(not) }); n > 0 {
+			t.Errorf("%+v: %v allocations", by, n)
+		}
+	}
 }
 
 // BenchmarkPick measures a pick among 1,000 members, with its Done.

@@ -15,8 +15,7 @@ import (
 )
 
 type place struct {
-	Zone  string `rocl:"zone"`
-	inner int
+	Zone string `rocl:"zone"`
 }
 
 type word string

@@ -386,7 +386,7 @@ func attempt[In, Out any](ctx context.Context, c *Client, id rocl.GID, name stri
 }
 
 // hedge makes the attempts of a call beside each other. Each has a goroutine, which may outlive
-// hedge for as long as its call takes to end.
+// hedge for as long as its call takes to end. A choice that waits does not delay an earlier attempt.
 func hedge[In, Out any](ctx, caller context.Context, c *Client, t *target, name string, in In, cfg *config, p *Policy) (a Answer[Out], err error) {
 	type result struct {
 		Answer[Out]
@@ -396,6 +396,7 @@ func hedge[In, Out any](ctx, caller context.Context, c *Client, t *target, name 
 	defer end()
 	most := max(p.Attempts, 1)
 	results := make(chan result, most)
+	choosing := make(chan struct{}, 1) // has a value while an attempt uses t
 	begun, running, mayHaveRun := 0, 0, false
 	next := time.NewTimer(p.Hedge)
 	defer next.Stop()
@@ -406,12 +407,14 @@ func hedge[In, Out any](ctx, caller context.Context, c *Client, t *target, name 
 			next.Reset(p.Hedge)
 		}
 		running++
-		at, err := c.choose(ctx, t, cfg, p)
-		if err != nil {
-			results <- result{err: fmt.Errorf("rpc: call %q: find a provider: %w", name, unsentError{err})}
-			return
-		}
 		go func() {
+			choosing <- struct{}{}
+			at, err := c.choose(ctx, t, cfg, p)
+			<-choosing
+			if err != nil {
+				results <- result{err: fmt.Errorf("rpc: call %q: find a provider: %w", name, unsentError{err})}
+				return
+			}
 			v, err := attempt[In, Out](ctx, c, at.id, name, in, cfg, p)
 			at.end(caller, c, p, err)
 			results <- result{Answer[Out]{at.id, v}, err}

@@ -42,6 +42,7 @@ var layers = map[string]int{
 	"live":                      9,
 	"rpc":                       10,
 	"work":                      9,
+	"group":                     9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
@@ -63,6 +64,7 @@ var publicOnly = map[string][]string{
 	"election": {""},
 	"live":     {"", "live"},
 	"work":     {"", "codec"},
+	"group":    {""},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 

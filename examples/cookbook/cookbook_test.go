@@ -5,8 +5,9 @@ package cookbook
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +19,9 @@ import (
 	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/live"
 	"github.com/rocl-go/rocl/rocltest"
+	"github.com/rocl-go/rocl/rpc"
 	"github.com/rocl-go/rocl/work"
 
 	"go.uber.org/goleak"
@@ -190,10 +193,12 @@ func TestPublishNow(t *testing.T) {
 	cluster := rocltest.Cluster(t, 2)
 	publisher := register(t, cluster.Open(0), nil)
 	slow := try.Get(Subscribe(ctx, cluster.Open(1), "GO"))(t)
+	receivers := try.Get(live.Follow(ctx, publisher.Context(), rocl.Match{"wants": "prices", "symbol": "GO"}))(t)
+	defer receivers.Close()
 	for range 100 { // as many as its mailbox holds
 		try.Get(Publish(ctx, publisher, "GO", "42"))(t)
 	}
-	try.Gives(PublishNow(ctx, publisher, "GO", "43"))(t, 0, "published to")
+	try.Gives(PublishNow(ctx, publisher, receivers, "43"))(t, 0, "published to")
 	for range 100 {
 		m, err := slow.Recv(ctx)
 		if err != nil || string(m.Bytes()) != "42" {
@@ -202,13 +207,29 @@ func TestPublishNow(t *testing.T) {
 		m.Release()
 	}
 	for n := 0; n == 0; { // until the publisher's context knows that there is room again
-		n = try.Get(PublishNow(ctx, publisher, "GO", "44"))(t)
+		n = try.Get(PublishNow(ctx, publisher, receivers, "44"))(t)
 	}
 	m, err := slow.Recv(ctx)
 	if err != nil || string(m.Bytes()) != "44" {
 		t.Fatal(m, err)
 	}
 	m.Release()
+}
+
+func TestModels(t *testing.T) {
+	ctx := soon(t)
+	cluster := rocltest.Cluster(t, 2)
+	want := Model{"model", "big one", 2.5, []string{"east", "south"}}
+	for _, m := range []Model{want, {"model", "big one", 3, []string{"south"}}, {"model", "small", 0, []string{"north"}}} {
+		try.Get(Announce(ctx, cluster.Open(0), m))(t)
+	}
+	all := try.Get(Models(ctx, cluster.Open(1), `load<3 zone=north|south name="big one"`))(t)
+	if len(all) != 1 || !reflect.DeepEqual(all[0], want) {
+		t.Errorf("%+v", all)
+	}
+	register(t, cluster.Open(0), rocl.Attrs{"type": "model", "name": "odd", "load": "much"})
+	try.Fails(Models(ctx, cluster.Open(1), "name=odd"))(t, rocl.ErrValue)
+	try.Fails(Models(ctx, cluster.Open(1), "load<much"))(t, rocl.ErrCondition)
 }
 
 func TestRender(t *testing.T) {
@@ -225,10 +246,14 @@ func TestRender(t *testing.T) {
 		})
 	}()
 	await(t, busy, rocl.Match{"type": "renderer"}, 1)
-	me := register(t, cluster.Open(0), nil)
+	c := cluster.Open(0)
+	client := try.Get(rpc.NewClient(ctx, c))(t)
+	defer client.Close()
+	renderers := try.Get(Renderers(ctx, c))(t)
+	defer renderers.Close()
 	rendered := make(chan string, 1)
 	render := func() {
-		p, err := Render(ctx, me, nil)
+		p, err := Render(ctx, client, renderers, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -240,7 +265,7 @@ func TestRender(t *testing.T) {
 	go func() {
 		served <- ServeRenderer(ctx, idle, func([]byte) []byte { return []byte("idle") })
 	}()
-	await(t, busy, rocl.Match{"type": "renderer"}, 2)
+	eventually.True(t, "both renderers are known", func() bool { return renderers.Len() == 2 })
 	render()
 	if got := <-rendered; got != "idle" {
 		t.Errorf("the %s renderer did the work", got)
@@ -255,16 +280,16 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestFollow(t *testing.T) {
+func TestReport(t *testing.T) {
 	ctx, stop := context.WithCancel(soon(t))
 	cluster := rocltest.Cluster(t, 2)
 	c := cluster.Open(0)
 	old := register(t, c, rocl.Attrs{"type": "lamp", "name": "old"})
 	seen, followed := make(chan string), make(chan error, 1)
 	go func() {
-		followed <- Follow(ctx, cluster.Open(1), rocl.Match{"type": "lamp"}, func(live map[rocl.GID]rocl.Found) {
+		followed <- Report(ctx, cluster.Open(1), rocl.Match{"type": "lamp"}, func(lamps []rocl.Found) {
 			var names []string
-			for f := range maps.Values(live) {
+			for _, f := range lamps {
 				names = append(names, f.Attrs.GetString("name"))
 			}
 			slices.Sort(names)
@@ -370,4 +395,58 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFeed has a worker that ends with lines in hand. Each line has one result.
+func TestFeed(t *testing.T) {
+	ctx, stop := context.WithCancel(soon(t))
+	cluster := rocltest.Cluster(t, 2)
+	source, sink := register(t, cluster.Open(0), nil), register(t, cluster.Open(0), nil)
+	var workers []*rocl.Resource
+	for range 2 {
+		me := register(t, cluster.Open(1), nil)
+		workers = append(workers, me)
+	}
+	ended := make(chan error, 3)
+	work := func(me *rocl.Resource, lines int) error { // ends after so many lines
+		for m, err := range me.Messages(ctx) {
+			if err != nil || lines == 0 {
+				return errors.Join(err, me.Context().Close())
+			}
+			lines--
+			err = me.SendBytes(ctx, sink.ID(), tagLine, bytes.ToUpper(m.Bytes()))
+			m.Release()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	first := make(chan error, 1)
+	go func() { first <- work(workers[0], 20) }()
+	go func() { ended <- work(workers[1], -1) }()
+
+	var lines, results []string
+	for i := range 100 {
+		lines = append(lines, fmt.Sprint("line ", i))
+	}
+	n := 0
+	next := func() rocl.GID { // the second worker gets what comes back
+		n++
+		return workers[min(n/60, 1)].ID()
+	}
+	go func() { ended <- Feed(ctx, source, sink.ID(), lines, next) }()
+	go func() {
+		ended <- Gather(ctx, sink, func(p []byte) {
+			if results = append(results, string(p)); len(results) == len(lines) {
+				stop()
+			}
+		})
+	}()
+	for range 3 {
+		<-ended
+	}
+	try.OK(t, <-first)
+	slices.Sort(results)
+	try.Equal(t, len(slices.Compact(results)), len(lines))
 }

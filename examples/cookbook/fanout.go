@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/live"
 )
 
 // Subscribe registers a receiver of the prices of one symbol. Its mailbox holds 100 messages.
@@ -29,10 +30,11 @@ func Publish(ctx context.Context, me *rocl.Resource, symbol string, price string
 	return n, err
 }
 
-// PublishNow sends a price without waiting: it passes over each receiver whose mailbox is full. It
-// returns how many receivers accepted the price. It also passes over a receiver that is new to the
-// sender's context, until the library has asked for its address and for room in its mailbox.
-func PublishNow(ctx context.Context, me *rocl.Resource, symbol string, price string) (int, error) {
+// PublishNow sends a price without waiting to the receivers in s, which follows those of the symbol:
+// it passes over each one whose mailbox is full. It returns how many accepted the price. It also
+// passes over a receiver that is new to the sender's context, until the library has asked for its
+// address and for room in its mailbox.
+func PublishNow(ctx context.Context, me *rocl.Resource, s *live.Set, price string) (int, error) {
 	b, err := me.Context().BufferWait(ctx, len(price))
 	if err != nil {
 		return 0, err
@@ -40,19 +42,17 @@ func PublishNow(ctx context.Context, me *rocl.Resource, symbol string, price str
 	defer b.Release()
 	copy(b.Bytes(), price)
 	accepted := 0
-	for f, err := range me.Context().FindAll(ctx, rocl.Match{"wants": "prices", "symbol": symbol}) {
-		if err != nil {
-			return accepted, err
-		}
+	for f := range s.All() {
 		err := me.TrySend(f.ID, 0, b.Retain()) // one reference for this receiver
 		if err == nil {
 			accepted++
 			continue
 		}
 		b.Release() // TrySend has not taken the reference over
+		s.Ended(f.ID, err)
 		if !errors.Is(err, rocl.ErrFull) && !rocl.IsEnd(err) {
 			return accepted, err
 		}
 	}
-	return accepted, nil
+	return accepted, s.Err()
 }

@@ -4,36 +4,30 @@ package cookbook
 
 import (
 	"context"
-	"maps"
+	"slices"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/live"
 )
 
-// Follow calls changed with all resources that match the pattern, first when the existing ones are
-// known, then after each change. It returns when ctx ends.
-func Follow(ctx context.Context, c *rocl.Context, pattern rocl.Match,
-	changed func(map[rocl.GID]rocl.Found)) error {
-	live, synced := map[rocl.GID]rocl.Found{}, false
-	for event, err := range c.Watch(ctx, pattern) {
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		}
-		switch event.Kind {
-		case rocl.Appeared, rocl.Changed:
-			live[event.ID] = event.Found
-		case rocl.Gone:
-			delete(live, event.ID)
-		case rocl.Synced:
-			synced = true
-		}
-		if synced {
-			changed(maps.Clone(live))
-		}
+// Report calls changed with all resources that match the pattern, then after each change again. It
+// returns when ctx ends.
+func Report(ctx context.Context, c *rocl.Context, pattern rocl.Attributes,
+	changed func([]rocl.Found)) error {
+	s, err := live.Follow(ctx, c, pattern)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer s.Close()
+	for s.Err() == nil {
+		next := s.Changed() // before the look at the set, so that no change is missed
+		changed(slices.Collect(s.All()))
+		<-next
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return s.Err()
 }
 
 const tagEnded = 1 // of the messages of monitors

@@ -42,11 +42,17 @@ import (
 	"github.com/rocl-go/rocl/work"
 )
 
-// How the roles are found. A shard that drains has another value of rpc.
 var (
-	shards    = rocl.Match{"search": "shard", "rpc": "1"}
+	shards    = rocl.Match{"search": "shard", "rpc": "1"} // a shard that drains has another value of rpc
 	crawlers  = rocl.Match{"search": "crawler"}
 	frontiers = rocl.Match{"search": "frontier"}
+
+	brief = rpc.WithPolicy(rpc.Policy{Attempt: 2 * time.Second}) // gives up shards that stand still
+	until = rpc.WithPolicy(rpc.Policy{Attempt: 5 * time.Second, Attempts: 20, Idempotent: true})
+
+	web  = http.Client{Timeout: 10 * time.Second}
+	href = regexp.MustCompile(`(?i)\shref\s*=\s*["']?([^"'\s>]+)`)
+	word = regexp.MustCompile(`[0-9A-Za-z_]+`) // as of grep -w
 )
 
 func main() {
@@ -84,7 +90,7 @@ func main() {
 	}
 }
 
-// all keeps processes of all roles running until the words are found, or without words until ctx ends.
+// all keeps processes of all roles running until the words are found, or until ctx ends.
 func all(ctx context.Context, c *rocl.Context, client *rpc.Client, site string, words []string) error {
 	var roles sync.WaitGroup
 	defer roles.Wait()
@@ -105,8 +111,14 @@ func all(ctx context.Context, c *rocl.Context, client *rpc.Client, site string, 
 		site = "http://" + l.Addr().String() + "/"
 	}
 	for range 3 {
-		for _, role := range []string{"shard", "crawler", "frontier " + site} {
-			roles.Go(func() { keep(ctx, strings.Fields(role)) })
+		for _, role := range [][]string{{"shard"}, {"crawler"}, {"frontier", site}} {
+			roles.Go(func() {
+				for ctx.Err() == nil {
+					cmd := exec.CommandContext(ctx, os.Args[0], role...)
+					cmd.Stderr = os.Stderr
+					log.Printf("a %s has ended: %v", role[0], cmd.Run())
+				}
+			})
 		}
 	}
 	if len(words) == 0 {
@@ -120,17 +132,6 @@ func all(ctx context.Context, c *rocl.Context, client *rpc.Client, site string, 
 		time.Sleep(100 * time.Millisecond)
 	}
 	return context.Cause(ctx)
-}
-
-// keep runs a role until ctx ends. If its process ends before, it starts another one.
-func keep(ctx context.Context, role []string) {
-	for ctx.Err() == nil {
-		cmd := exec.CommandContext(ctx, os.Args[0], role...)
-		cmd.Stderr = os.Stderr
-		if err := cmd.Run(); ctx.Err() == nil {
-			log.Printf("the %s has ended: %v", role[0], err)
-		}
-	}
 }
 
 // A shard has some of the pages.
@@ -187,9 +188,6 @@ func (s *shard) urls(context.Context, struct{}) (map[string][]string, error) {
 	return maps.Clone(s.links), nil
 }
 
-// brief gives up shards that stand still.
-var brief = rpc.WithPolicy(rpc.Policy{Attempt: 2 * time.Second})
-
 // find returns the pages that have all of the words, and, as an error, why some may be lacking.
 func find(ctx context.Context, c *rocl.Context, client *rpc.Client, words []string) ([]string, error) {
 	for i, w := range words {
@@ -207,9 +205,6 @@ func find(ctx context.Context, c *rocl.Context, client *rpc.Client, words []stri
 		answered[a.Provider.String()] = err == nil
 		for _, url := range a.Value {
 			urls[url] = true
-		}
-		if err != nil {
-			log.Print("a shard does not answer: ", err)
 		}
 	}
 	if i := slices.IndexFunc(whole, func(id string) bool { return !answered[id] }); i >= 0 {
@@ -230,15 +225,13 @@ func serveCrawler(ctx context.Context, c *rocl.Context, client *rpc.Client) erro
 		return err
 	}
 	defer set.Close()
-	// To add a page twice does no harm, so it is added until a shard has it.
-	until := rpc.WithPolicy(rpc.Policy{Idempotent: true, Attempts: 20, Attempt: 5 * time.Second})
 	return work.Serve(ctx, c, rocl.Attrs(crawlers), func(ctx context.Context, url string) (visit, error) {
-		p, err := fetch(ctx, url)
+		p, err := fetch(url)
 		if err != nil {
 			return visit{}, err
 		}
 		among := rpc.Among(set.Picker(live.Hash(url)))
-		a, err := rpc.CallAny[page, struct{}](ctx, client, nil, "add", p, among, until)
+		a, err := rpc.CallAny[page, struct{}](ctx, client, nil, "add", p, among, until) // twice does no harm
 		if err != nil {
 			return visit{}, fmt.Errorf("%w: %w", work.Again, err)
 		}
@@ -246,29 +239,18 @@ func serveCrawler(ctx context.Context, c *rocl.Context, client *rpc.Client) erro
 	}, work.Handlers(8))
 }
 
-const mostBytes = 16 << 20 // of a page
-var (
-	web  = http.Client{Timeout: 10 * time.Second}
-	href = regexp.MustCompile(`(?i)\shref\s*=\s*["']?([^"'\s>]+)`)
-	word = regexp.MustCompile(`[0-9A-Za-z_]+`) // as of grep -w
-)
-
 // fetch gets a page. Its error wraps work.Again if another attempt may succeed.
-func fetch(ctx context.Context, url string) (page, error) {
-	req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
-	if err != nil {
-		return page{}, err
-	}
-	r, err := web.Do(req)
+func fetch(url string) (page, error) {
+	r, err := web.Get(url)
 	if err != nil {
 		return page{}, fmt.Errorf("%w: %w", work.Again, err)
 	}
 	defer r.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(r.Body, mostBytes))
+	text, err := io.ReadAll(io.LimitReader(r.Body, 16<<20))
 	switch {
 	case err != nil || r.StatusCode >= 500:
 		return page{}, fmt.Errorf("%w: %s, %v", work.Again, r.Status, err)
-	case r.StatusCode != 200 || len(text) == mostBytes:
+	case r.StatusCode != 200 || len(text) == 16<<20:
 		return page{}, fmt.Errorf("%s, %d bytes", r.Status, len(text))
 	}
 	words, links := map[string]bool{}, map[string]bool{}
@@ -301,16 +283,15 @@ type frontier struct {
 }
 
 // serveFrontier leads the crawl while this process holds the name of the frontier, and stands by
-// otherwise. After a cut, two may lead for a while. That does no harm.
+// otherwise. After a cut, two may lead for a while, which does no harm.
 func serveFrontier(ctx context.Context, c *rocl.Context, client *rpc.Client, site string) error {
 	for {
 		term, err := election.Hold(ctx, c, frontiers)
 		if err != nil {
 			return err
 		}
-		stop := context.AfterFunc(ctx, func() { term.Close() })
+		context.AfterFunc(ctx, func() { term.Close() })
 		err = lead(term, c, client, site)
-		stop()
 		term.Close()
 		if !errors.Is(err, election.ErrLost) {
 			return err
@@ -321,6 +302,9 @@ func serveFrontier(ctx context.Context, c *rocl.Context, client *rpc.Client, sit
 
 // lead crawls until the term ends.
 func lead(term *election.Term, c *rocl.Context, client *rpc.Client, first string) error {
+	if strings.Count(first, "/") < 3 {
+		first += "/" // only a host is named
+	}
 	ctx := term.Context()
 	set, err := live.Follow(ctx, c, shards)
 	if err != nil {
@@ -328,7 +312,7 @@ func lead(term *election.Term, c *rocl.Context, client *rpc.Client, first string
 	}
 	defer set.Close()
 	// All URLs are in memory anyway, so the queue has no limit.
-	queue, err := work.Open[string, visit](ctx, c, crawlers, work.Backlog(math.MaxInt), work.Attempts(10))
+	queue, err := work.Open[string, visit](ctx, c, crawlers, work.Backlog(math.MaxInt))
 	if err != nil {
 		return err
 	}
@@ -350,7 +334,10 @@ func lead(term *election.Term, c *rocl.Context, client *rpc.Client, first string
 		if err != nil {
 			return err
 		}
-		if r.Err != nil {
+		if lost := (*work.DeadLetter)(nil); errors.As(r.Err, &lost) { // its server fails, or its crawlers
+			time.AfterFunc(time.Second, func() { _ = queue.Put(ctx, r.Task) })
+			continue
+		} else if r.Err != nil {
 			log.Printf("%s is left out: %v", r.Task, r.Err)
 		}
 		f.mu.Lock()

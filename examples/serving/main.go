@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command serving answers HTTP requests with texts of models, which come and go while it runs:
+// Command serving answers HTTP requests with texts of models, which come and go meanwhile:
 //
 //	serving model NAME FILE   writes texts in the manner of the one in FILE
 //	serving gateway ADDRESS   serves HTTP, for example at localhost:8080
 //
 // Start any number of each, on any node. Models of one name have the same file.
 //
-//	curl localhost:8080/v1/completions -d '{"model": "NAME", "prompt": "the next", "max_tokens": 50}'
+//	curl localhost:8080/complete -d '{"model": "NAME", "prompt": "the next", "max_tokens": 50}'
 //
-// With "stream": true the tokens come as events, with a "seed" the text is the same each time. A
-// request ends well as long as one model of its name lives: the gateway repeats it at another one, and
+// With "stream": true the tokens come as events, with a "seed" the text is the same each time. No
+// request fails as long as a model of its name lives: the gateway repeats it at another one, and
 // continues a stream there. A model that gets a SIGTERM ends what it has begun.
 package main
 
@@ -135,14 +135,12 @@ type gateway struct {
 	sets   map[string]*live.Set // of the models of each name
 }
 
-// policies repeat a request: at once if its model ends, and also if it takes long.
-var policies = rpc.Policies{
-	"complete": {Timeout: time.Minute, Attempts: 10, Idempotent: true, Hedge: 5 * time.Second},
-}
+// policy repeats a request: at once if its model ends, and also if it takes long.
+var policy = rpc.Policy{Timeout: time.Minute, Attempts: 10, Idempotent: true, Hedge: 5 * time.Second}
 
 // serveHTTP answers requests until ctx ends, and then ends those that have begun.
 func serveHTTP(ctx context.Context, c *rocl.Context, address string) error {
-	client, err := rpc.NewClient(ctx, c, rpc.CallPolicies(policies))
+	client, err := rpc.NewClient(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -152,17 +150,11 @@ func serveHTTP(ctx context.Context, c *rocl.Context, address string) error {
 	}
 	fmt.Println("serves at", l.Addr())
 	g := &gateway{c: c, client: client, sets: map[string]*live.Set{}}
-	http.HandleFunc("POST /v1/completions", g.complete)
+	http.HandleFunc("POST /complete", g.complete)
 	var s http.Server
-	shut := make(chan error)
-	go func() {
-		<-ctx.Done()
-		shut <- s.Shutdown(context.Background())
-	}()
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return <-shut
+	go s.Serve(l)
+	<-ctx.Done()
+	return s.Shutdown(context.Background())
 }
 
 // models returns the set of the models of a name.
@@ -172,16 +164,16 @@ func (g *gateway) models(name string) (*live.Set, error) {
 	if s := g.sets[name]; s != nil {
 		return s, nil
 	}
-	s, err := live.Follow(context.Background(), g.c, rocl.Match{"type": "model", "rpc": "1", "model": name})
-	if err != nil {
-		return nil, err
-	}
-	if s.Len() == 0 {
+	pattern := rocl.Match{"type": "model", "model": name, "rpc": "1"} // without those that drain
+	s, err := live.Follow(context.Background(), g.c, pattern)
+	if err == nil && s.Len() == 0 {
 		s.Close()
-		return nil, fmt.Errorf("model %q: %w", name, rocl.ErrNotFound)
+		err = fmt.Errorf("model %q: %w", name, rocl.ErrNotFound)
 	}
-	g.sets[name] = s
-	return s, nil
+	if err == nil {
+		g.sets[name] = s
+	}
+	return s, err
 }
 
 // complete answers with a text, or with events of tokens.
@@ -191,6 +183,7 @@ func (g *gateway) complete(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	in.MaxTokens = min(in.MaxTokens, 10_000)
 	set, err := g.models(in.Model)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
@@ -202,20 +195,18 @@ func (g *gateway) complete(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	among := rpc.Among(set.Picker(live.Least("load")))
-	a, err := rpc.CallAny[request, string](r.Context(), g.client, nil, "complete", in, among)
+	a, err := rpc.CallAny[request, string](r.Context(), g.client, nil, "complete", in, among, rpc.WithPolicy(policy))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(map[string]string{"text": a.Value})
+	fmt.Fprintln(w, a.Value)
 }
 
-// stream writes tokens as events. If a model ends, or ends its part because it drains, another one
-// continues.
+// stream writes tokens as events. If a model ends, or drains, another one continues.
 func (g *gateway) stream(ctx context.Context, set *live.Set, in request, w http.ResponseWriter) {
-	for refused := []rocl.GID(nil); ; {
-		m, err := set.Await(ctx, live.Least("load"), refused...)
+	for drained := []rocl.GID(nil); ; {
+		m, err := set.Await(ctx, live.Least("load"), drained...)
 		if err != nil {
 			return // the client has gone
 		}
@@ -223,21 +214,16 @@ func (g *gateway) stream(ctx context.Context, set *live.Set, in request, w http.
 			if err = e; err != nil {
 				break
 			}
-			event, _ := json.Marshal(map[string]string{"text": token})
-			fmt.Fprintf(w, "data: %s\n\n", event)
+			fmt.Fprintf(w, "data: %s\n\n", token)
 			http.NewResponseController(w).Flush()
 			in.Skip++
 		}
-		m.Done(err)
-		switch {
-		case err == nil:
+		if m.Done(err); err == nil {
 			fmt.Fprint(w, "data: [DONE]\n\n")
 			return
-		case errors.Is(err, rpc.ErrClosed) || rpc.MayRetry(err):
-			refused = append(refused, m.ID)
-		case !rocl.IsEnd(err):
-			log.Print(err)
-			return // without [DONE]
+		}
+		if !rocl.IsEnd(err) { // a model that has ended is not in the set any more
+			drained = append(drained, m.ID)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -208,15 +209,34 @@ func ip(t *testing.T, args string) {
 	}
 }
 
+// enter moves the calling thread into a namespace.
+func enter(ns string) error {
+	f, err := os.Open("/var/run/netns/" + ns)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
+}
+
+// inside returns what f returns in the namespace of a node, such as a connection or a listener.
+func inside[T any](n *node, f func() (T, error)) (v T, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		if err = enter(n.ns); err == nil {
+			v, err = f()
+		}
+	}()
+	<-done
+	return v, err
+}
+
 // in starts a command in a namespace.
 func in(ns string, cmd *exec.Cmd) (*subprocess.Process, error) {
 	return subprocess.Start(cmd, subprocess.Prepared(func() error {
-		f, err := os.Open("/var/run/netns/" + ns)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		if err := enter(ns); err != nil {
 			return err
 		}
 		// The node should be like a machine of its own: other work of this machine should not make
