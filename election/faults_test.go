@@ -167,9 +167,11 @@ func (l *ledger) check() {
 // excuses returns the times of faults that may divide the nodes of two spells.
 func (l *ledger) excuses(a, b *spell) (all [][2]time.Duration) {
 	for _, f := range l.fault {
-		x, y := f.A%l.nodes, f.B%l.nodes
+		x, y, met := f.A%l.nodes, f.B%l.nodes, met
 		is := false
 		switch f.Kind {
+		case rocltest.BreakConnections: // with the own directory, at any time from then on
+			is, met = x == y && (x == a.node || x == b.node), time.Hour
 		case rocltest.SlowNetwork, rocltest.LoseDatagrams:
 			is = true
 		case rocltest.CutPath, rocltest.CutPaths:
