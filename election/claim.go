@@ -24,6 +24,10 @@ const (
 	// AttrNumber is the fencing number, as of [Term.Number]. Only the holder has it.
 	AttrNumber = prefix + "number"
 
+	// attrAbove is a number of a holder that is above the claim of a standby. The number of a
+	// holder grows after a cut.
+	attrAbove = prefix + "above"
+
 	prefix = "election."
 )
 
@@ -32,7 +36,14 @@ type claim struct {
 	id     rocl.GID
 	order  uint64 // the place in the queue
 	number uint64 // the fencing number; 0: a standby
+	above  uint64 // of a standby: the number of a holder, if that is above order
 }
+
+// greatest returns the greatest number of a holder of which the claim tells.
+func (c claim) greatest() uint64 { return max(c.number, c.above) }
+
+// wanted are the attributes of which a claim consists.
+var wanted = rocl.Want(AttrClaim, AttrNumber, attrAbove)
 
 // claimOf returns the claim of a resource. It reports false for attributes that no Hold has
 // written.
@@ -41,6 +52,7 @@ func claimOf(f *rocl.Found) (c claim, ok bool) {
 	if c.order, ok = numberOf(f, AttrClaim); !ok {
 		return c, false
 	}
+	c.above, _ = numberOf(f, attrAbove)
 	if _, holds := f.Attrs.Get(AttrNumber); holds {
 		c.number, ok = numberOf(f, AttrNumber)
 	}

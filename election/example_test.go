@@ -55,5 +55,8 @@ func Example() {
 	defer second.Close()
 	fmt.Println(first.Err(), second.Err())
 	fmt.Println(second.Number() > first.Number())
-	// Output: true <nil> election: the term was closed <nil> true
+	// Output:
+	// true <nil>
+	// election: the term was closed <nil>
+	// true
 }

@@ -4,6 +4,7 @@ package election_test
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -52,6 +53,8 @@ type spell struct {
 	called, begin, end  time.Duration // of Hold, and of its term
 	number, last        uint64        // as the term began and ended
 	hasEnded, wasKilled bool
+	isLost              bool // to an older claim
+	term                *election.Term
 }
 
 // A ledger has the spells of all processes.
@@ -64,6 +67,7 @@ type ledger struct {
 
 	mu     sync.Mutex
 	spells []*spell
+	last   *election.Term // of the holder in the end
 }
 
 // contend is the function of Simulate.
@@ -97,7 +101,7 @@ func contend(w *rocltest.World) {
 
 // hold keeps a term for as long as d, or until the world's end when it is calm.
 func (l *ledger) hold(p *rocltest.Process, term *election.Term, s *spell, d time.Duration) {
-	s.begin, s.number = time.Since(l.begun), term.Number()
+	s.begin, s.number, s.term = time.Since(l.begun), term.Number(), term
 	l.mu.Lock()
 	l.spells = append(l.spells, s)
 	l.mu.Unlock()
@@ -118,6 +122,7 @@ func (l *ledger) hold(p *rocltest.Process, term *election.Term, s *spell, d time
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.end, s.last, s.hasEnded, s.wasKilled = time.Since(l.begun), term.Number(), true, p.IsKilled()
+	s.isLost = errors.Is(term.Err(), election.ErrLost) && !s.wasKilled
 	l.w.Log(p.Name(), " ends a term, killed: ", s.wasKilled, ", ", term.Err())
 }
 
@@ -129,11 +134,21 @@ func (l *ledger) check() {
 	for _, s := range l.spells {
 		if !s.hasEnded {
 			holders++
-			s.end, s.last = time.Since(l.begun), s.number
+			s.end, s.last = time.Since(l.begun), s.term.Number()
+			l.last = s.term
 		}
 	}
 	if holders != 1 {
 		l.w.Errorf("%d processes hold the name in the end", holders)
+		return
+	}
+	forgets := slices.ContainsFunc(l.fault, func(f rocltest.Fault) bool { // all that know a number may be killed
+		return f.Kind == rocltest.KillProcess || f.Kind == rocltest.CrashNode
+	})
+	for _, s := range l.spells { // a storage that has seen their numbers accepts the last holder's
+		if s.isLost && !forgets && s.last >= l.last.Number() {
+			l.w.Errorf("the last holder's number is %d, below that of %+v", l.last.Number(), *s)
+		}
 	}
 	slices.SortFunc(l.spells, func(a, b *spell) int { return cmp.Compare(a.begin, b.begin) })
 	for i, b := range l.spells {
@@ -152,9 +167,11 @@ func (l *ledger) check() {
 // excuses returns the times of faults that may divide the nodes of two spells.
 func (l *ledger) excuses(a, b *spell) (all [][2]time.Duration) {
 	for _, f := range l.fault {
-		x, y := f.A%l.nodes, f.B%l.nodes
+		x, y, met := f.A%l.nodes, f.B%l.nodes, met
 		is := false
 		switch f.Kind {
+		case rocltest.BreakConnections: // with the own directory, at any time from then on
+			is, met = x == y && (x == a.node || x == b.node), time.Hour
 		case rocltest.SlowNetwork, rocltest.LoseDatagrams:
 			is = true
 		case rocltest.CutPath, rocltest.CutPaths:

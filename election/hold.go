@@ -175,13 +175,13 @@ func text(n uint64) string { return strconv.FormatUint(n, 10) }
 func (t *Term) look(ctx context.Context) (others []claim, err error) {
 	for pause := leastPause; ; pause = min(2*pause, mostPause) {
 		others = others[:0]
-		for f, ferr := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
+		for f, ferr := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, wanted) {
 			if err = ferr; err != nil {
 				break
 			}
 			if o, ok := claimOf(&f); ok && o.id != t.own.id {
 				others = append(others, o)
-				t.greatest = max(t.greatest, o.number)
+				t.greatest = max(t.greatest, o.greatest())
 			}
 		}
 		if !errors.Is(err, rocl.ErrPartial) {
@@ -242,9 +242,7 @@ func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) (err error) {
 	defer cancel(nil)
 	stop, err := t.r.Monitor(ctx, id, tagEnded)
 	if err == nil {
-		if id.Node() != t.own.id.Node() {
-			watching.Go(func() { t.watchNode(ctx, id, cancel) })
-		}
+		watching.Go(func() { t.watchClaim(ctx, id, cancel) })
 		var m *rocl.Message
 		if m, err = t.r.Recv(ctx, rocl.From(id), rocl.Tag(tagEnded)); err == nil {
 			m.Release()
@@ -260,22 +258,29 @@ func (t *Term) awaitEnd(ctx context.Context, id rocl.GID) (err error) {
 	return err
 }
 
-// watchNode ends the wait for a claim when its node is dead, as gossip says, and this context has
-// no connection with that of the claim. So a claim stays if only the directory of its node has
-// failed. watchNode returns when ctx ends, or when the watch fails: then the monitor alone counts.
-func (t *Term) watchNode(ctx context.Context, id rocl.GID, end context.CancelCauseFunc) {
+// watchClaim watches the claim for whose end this one waits, and its node. It notes the number of
+// the holder, and tells it to the standbys behind, so that a number that has grown is known to the
+// next holder. It ends the wait when the node is dead, as gossip says, and this context has no
+// connection with that of the claim. So a claim stays if only the directory of its node has failed.
+// watchClaim returns when ctx ends, or when the watch fails: then the monitor alone counts.
+func (t *Term) watchClaim(ctx context.Context, id rocl.GID, end context.CancelCauseFunc) {
 	var polling sync.WaitGroup
 	defer polling.Wait()
-	stop := func() {}
-	node := rocl.Match{rocl.AttrKind: "node", rocl.AttrNode: fmt.Sprintf("%012x", uint64(id.Node()))}
-	for ev, err := range t.c.Watch(ctx, node, rocl.Want()) {
-		if stop(); err != nil {
+	back := func() {} // ends the polling
+	node, err := rocl.ParseGID(fmt.Sprintf("%012x-0-0", uint64(id.Node())))
+	if err != nil {
+		end(err)
+		return
+	}
+	for ev, err := range t.c.WatchIDs(ctx, id, node) {
+		switch {
+		case err != nil:
 			return
-		}
-		if ev.Kind == rocl.Gone {
-			dead, back := context.WithCancel(ctx)
-			stop = back
+		case ev.ID == node && ev.Kind == rocl.Gone:
+			dead, cancel := context.WithCancel(ctx)
+			back = cancel
 			polling.Go(func() {
+				defer cancel()
 				for err := error(nil); err == nil; err = wait(dead, silencePause) {
 					if !t.isConnected(id) {
 						end(errNodeDead)
@@ -283,6 +288,14 @@ func (t *Term) watchNode(ctx context.Context, id rocl.GID, end context.CancelCau
 					}
 				}
 			})
+		case ev.ID == node:
+			back()
+		case ev.Kind == rocl.Appeared || ev.Kind == rocl.Changed:
+			if o, ok := claimOf(&ev.Found); ok && o.greatest() > t.greatest {
+				if t.greatest = o.greatest(); t.greatest >= t.own.order && t.r.Set(ctx, attrAbove, text(t.greatest)) != nil {
+					return
+				}
+			}
 		}
 	}
 }

@@ -5,9 +5,11 @@ package election_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,6 +89,29 @@ func TestCut(t *testing.T) {
 		f, err := w.Process("impatient").Rocl().Find(w.Context(), rocl.Match(role))
 		if err != nil || f.ID != older.Resource().ID() || f.Attrs.GetString(election.AttrNumber) != strconv.FormatUint(older.Number(), 10) {
 			w.Errorf("found %v, %v", f, err)
+		}
+	})
+}
+
+// The directory of the holder's node fails, so that the node is dead for the others. The standby of
+// another node has a connection with the holder, and does not take the name.
+func TestDirectoryFails(t *testing.T) {
+	rocltest.Simulate(t, 0, func(w *rocltest.World) {
+		w.AddNodes(3)
+		var takes atomic.Int32
+		for i := range 2 {
+			w.Start(i, fmt.Sprint(i), func(p *rocltest.Process) {
+				time.Sleep(time.Duration(i) * 100 * time.Millisecond) // of virtual time
+				if _, err := election.Hold(p.Context(), p.Rocl(), role); err != nil {
+					return
+				}
+				takes.Add(1)
+				<-p.Context().Done()
+			})
+		}
+		w.RunFaults(time.Second, []rocltest.Fault{{At: time.Second, Kind: rocltest.KillDirectory, A: 0, For: 8 * time.Second}})
+		if n := takes.Load(); n != 1 {
+			w.Errorf("the name was taken %d times", n)
 		}
 	})
 }

@@ -20,7 +20,7 @@ type Term struct {
 	own      claim          // its number is not used
 	name     rocl.List
 	text     string // of the name
-	greatest uint64 // number of all holders that were seen; Hold's goroutine, then watch has it
+	greatest uint64 // number of all holders that were seen; only Hold writes it
 
 	number   atomic.Uint64   // 0: this is a standby
 	ctx      context.Context // ends with the term
@@ -75,7 +75,7 @@ func (t *Term) watch() {
 // follow follows the claims until the term ends, and returns why.
 func (t *Term) follow() error {
 	isThere := false // the resource, as far as the watch has told
-	for ev, err := range t.c.Watch(t.ctx, rocl.Match{AttrName: t.text}, rocl.Want(AttrClaim, AttrNumber)) {
+	for ev, err := range t.c.Watch(t.ctx, rocl.Match{AttrName: t.text}, wanted) {
 		if err != nil {
 			return err
 		}
