@@ -24,8 +24,13 @@
 //	Go                      returns a Future
 //	Send                    one way: no result, no error of the handler
 //	Stream                  yields the results of RegisterStream
-//	CallAny, CallAll        to one or to every server with the attributes
+//	ClientStream            sends a stream of arguments to RegisterClientStream
+//	TwoWay                  does both, for RegisterTwoWay
+//	CallAny, CallAll        to one or to every server with the attributes, as a Policy says
 //	CallJSON                without the types: what 'rocl call NAME' does
+//
+// A [Policy] has deadlines, retries, hedging and circuits. [Serve] runs a server that drains when
+// it ends.
 //
 // # Guarantees
 //

@@ -187,7 +187,6 @@ func TestClientStreamCredit(t *testing.T) {
 // cancelled, both sides end, with its reason.
 func TestClientStreamEnds(t *testing.T) {
 	type ends struct {
-		call   func(ctx context.Context, c *rpc.Client, id rocl.GID, in func(context.Context) iter.Seq2[int, error]) error
 		server []error // what the handler yields, one of these; nil: anything
 		client []error // what the call fails with, one of these
 		act    func(s *rpc.Server, home, other *rocl.Context, cancel func())

@@ -92,6 +92,12 @@ func callCommand() *cobra.Command {
 			"Exit code 1 if no resource matches, or it went before it replied, 2 if no directory serves the node,\n" +
 			"4 if the directory or the resource does not answer within --timeout, 5 if the resource is a 'rocl serve' whose command failed.",
 		Args: func(cmd *cobra.Command, args []string) error { return someAttributes(cmd, withoutCall(args)) },
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return callNames(cmd.Context(), Flags(cmd), begun), cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			patterns := withoutCall(args)
@@ -151,6 +157,36 @@ func callCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&raw, "raw", false, "print the reply as it is")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait for such a resource, and for a directory, to appear")
 	return cmd
+}
+
+// completionTime is how long the directory and servers are waited for when a shell asks for
+// completions.
+const completionTime = time.Second
+
+// callNames returns the names of calls that begin with begun, of all servers of package rpc that
+// answer, with their types.
+func callNames(ctx context.Context, g Globals, begun string) (names []cobra.Completion) {
+	g.Timeout = min(g.Timeout, completionTime)
+	_ = g.ask(ctx, func(p *timeoutContext, c *rocl.Context) error { // a shell is told no error
+		client, err := rpc.NewClient(p, c)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		for a, err := range rpc.CallAll[struct{}, []rpc.MethodTypes](p, client, nil, "rpc.types", struct{}{}) {
+			if err != nil {
+				continue
+			}
+			for _, m := range a.Value {
+				if strings.HasPrefix(m.Name, begun) && display.Quote(m.Name) == m.Name {
+					names = append(names, cobra.CompletionWithDesc(m.Name, display.Quote(m.String())))
+				}
+			}
+		}
+		return nil
+	})
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // rpcServer is the attribute of servers of package rpc.

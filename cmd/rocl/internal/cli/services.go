@@ -28,15 +28,24 @@ type serviceJSON struct {
 	*rpc.MethodStats
 }
 
+// A typesJSON is a line of JSON about the types of one call.
+type typesJSON struct {
+	Server rocl.GID       `json:"server"`
+	Attrs  map[string]any `json:"attrs"`
+	rpc.MethodTypes
+}
+
 func servicesCommand() *cobra.Command {
-	return &cobra.Command{
+	var types bool
+	cmd := &cobra.Command{
 		Use:   "services [PATTERN...]",
 		Short: "List the servers of package rpc, and the calls that each offers",
 		Long: "List the servers of package rpc that have these attributes, and the calls that each offers: how many were answered,\n" +
 			"how many of those with an error, how many run, and how long half of them and 99 of 100 took from the arrival of the\n" +
 			"request. The servers are asked all at once. --timeout bounds how long the directory and the servers are waited for\n" +
 			"together. A server that does not answer within it is listed with the reason, in the field \"error\" with --json, and\n" +
-			"the exit code is 1. It is 3 if some node could not be asked.",
+			"the exit code is 1. It is 3 if some node could not be asked. With --types the types of arguments and result are\n" +
+			"listed in place of the figures, as the Go program of the server has them.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g := Flags(cmd)
 			l, err := pattern(append(slices.Clone(args), rpcServer))
@@ -50,7 +59,7 @@ func servicesCommand() *cobra.Command {
 					return p.err(err)
 				}
 				defer client.Close()
-				return listServices(p, cmd.OutOrStdout(), client, c.FindAll(p, l, rocl.Covered(&covered)), g)
+				return listServices(p, cmd.OutOrStdout(), client, c.FindAll(p, l, rocl.Covered(&covered)), g, types)
 			})
 			if len(covered.Failed) > 0 {
 				err = cmp.Or(err, reportCoverage(cmd.ErrOrStderr(), g, &covered))
@@ -58,19 +67,22 @@ func servicesCommand() *cobra.Command {
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&types, "types", false, "list the types of arguments and results")
+	return cmd
 }
 
 // A serviceReply is the answer of one server about its calls.
 type serviceReply struct {
 	rocl.Found
 	stats []rpc.MethodStats
+	types []rpc.MethodTypes // in place of stats, if they were asked for
 	err   error
 }
 
 // listServices asks all servers at the same time, as they are found, and prints the calls of each,
 // in the order of found. If the directory fails, it prints what has come before it returns the
 // error.
-func listServices(p *timeoutContext, w io.Writer, client *rpc.Client, found iter.Seq2[rocl.Found, error], g Globals) error {
+func listServices(p *timeoutContext, w io.Writer, client *rpc.Client, found iter.Seq2[rocl.Found, error], g Globals, types bool) error {
 	var replies []*serviceReply
 	var asked sync.WaitGroup
 	ferr := gather(p, found, func(f rocl.Found) {
@@ -79,7 +91,11 @@ func listServices(p *timeoutContext, w io.Writer, client *rpc.Client, found iter
 		asked.Go(func() {
 			rctx, cancel := p.forReply(f.ID)
 			defer cancel()
-			r.stats, r.err = rpc.StatsOf(rctx, client, f.ID)
+			if types {
+				r.types, r.err = rpc.TypesOf(rctx, client, f.ID)
+			} else {
+				r.stats, r.err = rpc.StatsOf(rctx, client, f.ID)
+			}
 			r.err = orLate(rctx, r.err)
 		})
 	})
@@ -117,6 +133,12 @@ func printService(w io.Writer, r *serviceReply) error {
 		fmt.Fprintf(t, "  does not answer: %s\n", display.Quote(text(r.err)))
 		return t.Flush()
 	}
+	for _, m := range r.types {
+		fmt.Fprintf(t, "  %s\n", display.Quote(m.String()))
+	}
+	if r.types != nil {
+		return t.Flush()
+	}
 	fmt.Fprintln(t, "  call\tanswered\terrors\trunning\tp50\tp99\tlongest\t")
 	for _, s := range r.stats {
 		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%v\t%v\t%v\t\n", display.Quote(s.Name), s.Calls, s.Errors, s.Running, short(s.P50), short(s.P99), short(s.Longest))
@@ -131,6 +153,11 @@ func printServiceJSON(w io.Writer, r *serviceReply) error {
 	if r.err != nil {
 		line.Error = text(r.err)
 		return Print(w, line)
+	}
+	for _, m := range r.types {
+		if err := Print(w, typesJSON{line.Server, line.Attrs, m}); err != nil {
+			return err
+		}
 	}
 	for i := range r.stats {
 		line.MethodStats = &r.stats[i]

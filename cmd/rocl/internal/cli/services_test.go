@@ -47,7 +47,7 @@ func list(ctx context.Context, w io.Writer, client *rpc.Client, g Globals, ids .
 				return
 			}
 		}
-	}, g)
+	}, g, false)
 }
 
 // A server that answers late does not delay the questions to the others, and the order of the
@@ -92,6 +92,29 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 	}
 	if l := lines[1]; l.Error != "" || l.Name != "two" || l.Calls == nil {
 		t.Errorf("the last server: %q", out.String())
+	}
+}
+
+// Promise (Commands): rocl services --types lists the types of calls. The completion of rocl call
+// has the names of calls.
+func TestServicesTypes(t *testing.T) {
+	sock, c, _ := newServices(t)
+	s := newService(t, c, rocl.Attrs{"is": "typed"}, "one", nil)
+	type in struct{ A int }
+	try.OK(t, rpc.Register(s, "two", func(context.Context, in) (string, error) { return "", nil }))
+	for flags, want := range map[string]string{"": "\n  one({}) interface {}\n  two(cli.in {A int}) string\n", "--json": `"name":"two","form":0,"in":"cli.in {A int}","out":"string"}`} {
+		out, _, code := execute(t.Context(), nil, append(strings.Fields(flags), "services", "--types", "--socket", sock)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d, %s", code, out)
+		}
+	}
+	out, _, _ := execute(t.Context(), nil, "__complete", "call", "--socket", sock, "tw")
+	if !strings.HasPrefix(out, "two\ttwo(cli.in {A int}) string\n:4") {
+		t.Errorf("completions %q", out)
+	}
+	_, errOut, code := call(t, sock, "", "three", "is=typed")
+	if code == 0 || !strings.Contains(errOut, "it offers one, two") {
+		t.Errorf("%d, %q", code, errOut)
 	}
 }
 
