@@ -38,7 +38,7 @@ type Source[T any] struct {
 	sink rocl.GID
 	tag  uint64
 
-	mu      sync.Mutex // no call waits while it is held
+	mu      sync.Mutex // no call that waits is made while it is held
 	workers map[rocl.GID]*held[T]
 }
 
@@ -119,7 +119,7 @@ type Sink struct {
 	me  *rocl.Resource
 	tag uint64
 
-	mu      sync.Mutex // no call waits while it is held
+	mu      sync.Mutex // no call that waits is made while it is held
 	workers map[rocl.GID]*counted
 }
 

@@ -82,7 +82,7 @@ type Group struct {
 	wg     sync.WaitGroup
 	finish func() error // of Wait
 
-	mu        sync.Mutex           // no call waits while it is held
+	mu        sync.Mutex           // no call that waits is made while it is held
 	members   map[rocl.GID]*member // that know this member, and will tell it how they end
 	greeted   []rocl.GID           // to which this member has said hello
 	isClosed  bool                 // the context of this process is closed

@@ -26,6 +26,7 @@ type employee[In, Out any] struct {
 	cancel   context.CancelFunc // of ctx
 	heard    time.Time          // when the worker last sent something, or got its first task
 	saysLeft bool               // left is to be sent
+	leaves   uint32             // the session in which the worker has last said that it leaves
 
 	// The goroutine of serve sends, or that of receive while the other one is asleep.
 	isSending bool
@@ -100,13 +101,15 @@ func (q *Queue[In, Out]) session(e *employee[In, Out]) error {
 	}
 	e.m = q.board.newMember(e.id, number, handlers)
 	e.lost, e.ctx, e.cancel, e.saysLeft, e.heard = nil, ctx, cancel, false, time.Now()
+	if e.leaves == number { // the message came before the reply
+		q.board.leave(e.m)
+		e.saysLeft = true
+	}
 	q.mu.Unlock()
-	stop, err := q.self.Monitor(ctx, e.id, tagOf(kindGone, number))
+	_, err = q.self.Monitor(ctx, e.id, tagOf(kindGone, number)) // ends with ctx
 	q.mu.Lock()
 	if err != nil && e.m != nil {
 		q.lose(e, err)
-	} else if err == nil {
-		defer stop()
 	}
 	q.serve(e)
 	return e.lost

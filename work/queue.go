@@ -31,7 +31,7 @@ type Queue[In, Out any] struct {
 	room  chan struct{} // a token wakes a Put that waits for room
 	ready chan struct{} // a token wakes a loop of Results
 
-	mu         sync.Mutex // no other lock is taken while it is held; no call waits while it is held
+	mu         sync.Mutex // no call that waits is made while it is held
 	board      board[In, Out]
 	workers    map[rocl.GID]*employee[In, Out]
 	sessions   uint32 // counts sessions
@@ -366,6 +366,9 @@ func (q *Queue[In, Out]) handle(msg *rocl.Message, rs []outcome[Out]) []outcome[
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.workers[msg.From()]
+	if e != nil && kind == kindLeaving {
+		e.leaves = session
+	}
 	if e == nil || e.m == nil || e.m.session != session {
 		return rs // of a worker that was given up
 	}

@@ -67,7 +67,7 @@ type server[In, Out any] struct {
 	life     context.Context // ends receives and sends
 	wg       sync.WaitGroup  // goroutines, except handlers
 
-	mu        sync.Mutex // no call waits while it is held
+	mu        sync.Mutex // no call that waits is made while it is held
 	sessions  map[rocl.GID]*session
 	turns     deque[*session] // sessions that have jobs, in turn
 	work      sync.Cond       // there is a job, or stopped
@@ -84,7 +84,6 @@ type session struct {
 	number uint32
 	ctx    context.Context // of handlers
 	end    context.CancelCauseFunc
-	stop   func() // of the monitor
 
 	jobs    deque[job]
 	inTurn  bool // the session is in turns
@@ -264,6 +263,7 @@ func (s *server[In, Out]) hello(m *rocl.Message, number uint32) {
 	switch {
 	case ses == nil:
 	case s.isLeaving:
+		ses.end(nil)
 		ses, reply = nil, []byte{helloLeaving}
 	default:
 		if old := s.sessions[ses.queue]; old != nil {
@@ -281,20 +281,16 @@ func (s *server[In, Out]) hello(m *rocl.Message, number uint32) {
 	})
 }
 
-// monitor watches the queue of a session.
+// monitor watches the queue of a session, until the session ends.
 func (s *server[In, Out]) monitor(ses *session) (ok bool) {
-	stop, err := s.self.Monitor(s.life, ses.queue, tagOf(kindGone, ses.number))
+	_, err := s.self.Monitor(ses.ctx, ses.queue, tagOf(kindGone, ses.number))
+	if err == nil {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case err != nil:
-		s.drop(ses, fmt.Errorf("%w: queue %v: %w", ErrLost, ses.queue, err))
-	case ses.isEnded:
-		stop()
-	default:
-		ses.stop = stop
-	}
-	return err == nil
+	s.drop(ses, fmt.Errorf("%w: queue %v: %w", ErrLost, ses.queue, err))
+	return false
 }
 
 // drop ends a session with its tasks. mu must be held.
@@ -305,9 +301,6 @@ func (s *server[In, Out]) drop(ses *session, cause error) {
 	ses.isEnded = true
 	ses.end(cause)
 	ses.timer.Stop()
-	if ses.stop != nil {
-		ses.stop()
-	}
 	for ses.jobs.n > 0 {
 		ses.jobs.popFront().batch.done()
 	}
