@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,8 +142,27 @@ func searchAndKill(t *testing.T, n node) {
 			running[i] = n.launch(n.command(roles[i]...))
 		}
 	}
-	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
+	becomesWhole := func(query ...string) {
+		t.Helper()
 		eventually.True(t, "the answer is whole", func() bool { return s.asks(n, query...) })
 	}
-	n.interrupt(running...)
+	becomesWhole("alpha")
+	for i, role := range roles { // the frontiers do not learn that a shard ends
+		if role[0] == "frontier" {
+			running[i].Signal(syscall.SIGSTOP)
+		}
+	}
+	n.kill(running[0])
+	if s.asks(n, "alpha") {
+		t.Error("an answer without a shard is said to be whole")
+	}
+	for i, role := range roles {
+		if role[0] == "frontier" {
+			running[i].Signal(syscall.SIGCONT)
+		}
+	}
+	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
+		becomesWhole(query...)
+	}
+	n.interrupt(running[1:]...)
 }
