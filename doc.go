@@ -48,6 +48,7 @@
 //
 //   - [github.com/rocl-go/rocl/rpc]: remote procedure calls by name
 //   - [github.com/rocl-go/rocl/work]: tasks for workers that come and go
+//   - [github.com/rocl-go/rocl/group]: processes that end together, with the first cause
 //   - [github.com/rocl-go/rocl/bulk]: regions of memory that other processes pull and push
 //   - [github.com/rocl-go/rocl/live]: the current members of a pattern, and picks among them
 //   - [github.com/rocl-go/rocl/netrocl]: net.Conn and net.Listener over resources

@@ -34,7 +34,8 @@ type claim struct {
 	number uint64 // the fencing number; 0: a standby
 }
 
-// claimOf returns the claim of a resource. It reports false for attributes that no Hold has written.
+// claimOf returns the claim of a resource. It reports false for attributes that no Hold has
+// written.
 func claimOf(f *rocl.Found) (c claim, ok bool) {
 	c.id = f.ID
 	if c.order, ok = numberOf(f, AttrClaim); !ok {

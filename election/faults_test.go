@@ -26,15 +26,16 @@ var (
 // has divided them, as the package says.
 const met = 5 * time.Second
 
-// Contenders on one to four nodes hold a name, for a while each, with the faults of a seed: machines
-// that stand still or crash, networks that are cut, directories and processes that are killed. Their
-// clocks seem to differ by years.
+// Contenders on one to four nodes hold a name, for a while each, with the faults of a seed:
+// machines that stand still or crash, networks that are cut, directories and processes that are
+// killed. Their clocks seem to differ by years.
 //
-// Promise (Held names): If the network, a machine or a directory fails, two processes may hold a
-// name. The newer one is told within 5 s after the fault, and the older one's number grows.
+// Promise (Package election): If the network, a machine or a directory fails, two processes may
+// hold a name. The newer one is told within 5 s after the fault, and the older one's number grows.
+// See also TestCut, TestHeldNameCut.
 //
-// Promise (Held names): The number of a holder is above that of each holder whose term it has waited
-// for, also where the clocks of machines differ.
+// Promise (Package election): The number of a holder is above that of each holder whose term it has
+// waited for, also where the clocks of machines differ.
 func TestFaults(t *testing.T) {
 	for i := range *seeds {
 		t.Run(fmt.Sprint(*first+i), func(t *testing.T) {

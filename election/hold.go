@@ -62,8 +62,8 @@ const tagEnded = 1<<63 | 0x656c656374 // elect
 // overlap. ctx ends the waiting, and does not end the term.
 //
 // Hold registers a resource, the claim. As a standby's it has only the attributes [AttrName] and
-// [AttrClaim], so a find of the name does not find it. As the holder's it also has the attributes of
-// the name, and [AttrNumber].
+// [AttrClaim], so a find of the name does not find it. As the holder's it also has the attributes
+// of the name, and [AttrNumber].
 //
 // Hold takes the name when every node has answered that neither a holder nor an older claim is
 // left. While a node cannot be asked (rocl.ErrPartial), Hold waits: until the node answers, or is

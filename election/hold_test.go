@@ -24,7 +24,8 @@ var role = rocl.Attrs{"role": "leader"}
 // not succeed. Then both sides have a holder. When the cut ends, the newer one is told why it has
 // lost the name, and the number of the older one is above its own.
 //
-// Promise (Held names): A standby does not take a name while a node that may live cannot be asked.
+// Promise (Package election): A standby does not take a name while a node that may live cannot be
+// asked.
 func TestCut(t *testing.T) {
 	rocltest.Simulate(t, 0, func(w *rocltest.World) {
 		const cutAt, cutFor = time.Second, 12 * time.Second
@@ -43,12 +44,12 @@ func TestCut(t *testing.T) {
 			<-p.Context().Done()
 		})
 		w.Start(1, "newer", func(p *rocltest.Process) {
-			time.Sleep(cutAt / 2)
+			time.Sleep(cutAt / 2) // of virtual time, as below
 			hold(p.Context(), p.Rocl())
 			<-p.Context().Done()
 		})
 		w.Start(2, "impatient", func(p *rocltest.Process) {
-			time.Sleep(cutAt + 50*time.Millisecond)
+			time.Sleep(cutAt + 50*time.Millisecond)                              // when the cut has begun
 			ctx, stop := context.WithTimeout(p.Context(), 1800*time.Millisecond) // less than a death takes
 			defer stop()
 			_, err := election.Hold(ctx, p.Rocl(), role)

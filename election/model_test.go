@@ -3,6 +3,7 @@
 package election_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,40 @@ type contender struct {
 	done chan struct{}      // closed when Hold has returned
 	term *election.Term
 	err  error
+
+	waits bool // it has its place in the queue
 }
 
-// Contenders of three nodes come, close their terms, stop waiting, and have their contexts closed.
-// After each step, at once, the oldest one holds the name.
+// inOrder returns the contenders in the order of their claims. Those that were there before keep
+// their order.
+func inOrder(rt *rapid.T, observer *rocl.Context, name rocl.Attrs, queue []*contender) (sorted []*contender) {
+	claims := map[rocl.GID]uint64{}
+	for f, err := range observer.FindAll(context.Background(), rocl.Match{election.AttrName: fmt.Sprintf("%q=%q %q=%q", "role", name["role"], "round", name["round"])}) {
+		n, nerr := strconv.ParseUint(f.Attrs.GetString(election.AttrClaim), 10, 64)
+		if err != nil || nerr != nil {
+			rt.Fatal(err, nerr)
+		}
+		claims[f.Context] = n
+	}
+	if len(claims) != len(queue) {
+		rt.Fatalf("%d claims of %d contenders", len(claims), len(queue))
+	}
+	sorted = slices.SortedFunc(slices.Values(queue), func(a, b *contender) int { return cmp.Compare(claims[a.c.ID()], claims[b.c.ID()]) })
+	for i, x := range queue {
+		if at := slices.Index(sorted, x); x.waits && at != i {
+			rt.Fatalf("contender %d has the place %d", i, at)
+		}
+		x.waits = true
+	}
+	return sorted
+}
+
+// Contenders of three nodes come, several at once, with clocks that differ by years. They close
+// their terms, stop waiting, and have their contexts closed. After each step, at once, the oldest
+// one holds the name.
 //
-// Promise (Held names): While the nodes reach each other, one process at most holds a name, and
-// standbys take it in order, at once. Fencing numbers grow.
+// Promise (Package election): While the nodes reach each other, one process at most holds a name,
+// and standbys take it in order, at once. Fencing numbers grow.
 func TestModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 3
@@ -69,13 +97,16 @@ func TestModel(t *testing.T) {
 			}()
 			rt.Repeat(map[string]func(*rapid.T){
 				"hold": func(rt *rapid.T) {
-					ctx, stop := context.WithCancel(t.Context())
-					x := &contender{c: cluster.Open(rapid.IntRange(0, nodes-1).Draw(rt, "node")), stop: stop, done: make(chan struct{})}
-					queue = append(queue, x)
-					go func() {
-						defer close(x.done)
-						x.term, x.err = election.Hold(ctx, x.c, name)
-					}()
+					for range rapid.IntRange(1, 3).Draw(rt, "at once") {
+						ctx, stop := context.WithCancel(t.Context())
+						x := &contender{c: cluster.Open(rapid.IntRange(0, nodes-1).Draw(rt, "node")), stop: stop, done: make(chan struct{})}
+						clock := election.Above(rapid.SampledFrom([]uint64{0, 1 << 61, 1 << 62}).Draw(rt, "clock"))
+						queue = append(queue, x)
+						go func() {
+							defer close(x.done)
+							x.term, x.err = election.Hold(ctx, x.c, name, clock)
+						}()
+					}
 				},
 				"close or stop waiting": func(rt *rapid.T) {
 					leave(rt, func(x *contender) {
@@ -106,6 +137,7 @@ func TestModel(t *testing.T) {
 				"": func(rt *rapid.T) {
 					time.Sleep(time.Millisecond) // of virtual time; a pause between two looks is longer
 					synctest.Wait()
+					queue = inOrder(rt, observer, name, queue)
 					for i, x := range queue {
 						select {
 						case <-x.done:
@@ -120,7 +152,7 @@ func TestModel(t *testing.T) {
 					}
 					f, err := observer.Find(t.Context(), rocl.Match(name))
 					if len(queue) == 0 {
-						if !errors.Is(err, rocl.ErrNotFound) {
+						if last = 0; !errors.Is(err, rocl.ErrNotFound) {
 							rt.Fatal("a holder is found: ", err)
 						}
 						return

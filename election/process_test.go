@@ -71,7 +71,8 @@ func claims(t *testing.T, c *rocl.Context, n int) {
 // The processes of holders are killed, one after another. The first one serves the directory too.
 // The next standby takes the name each time.
 //
-// Promise (Held names): When the process of a holder is killed, the next standby has the name.
+// Promise (Package election): When the process of a holder is killed, the next standby has the
+// name.
 func TestKilled(t *testing.T) {
 	sock := freeaddr.Socket(t)
 	first := start(t, sock)
@@ -105,8 +106,8 @@ func TestKilled(t *testing.T) {
 // A holder is stopped, and then the process that serves the directory is killed. The holder is not
 // denied: it has the name when it goes on.
 //
-// Promise (Held names): A holder that is stopped keeps the name, also when another process takes
-// over the directory meanwhile.
+// Promise (Package election): A holder that is stopped keeps the name, also when another process
+// takes over the directory meanwhile.
 func TestStopped(t *testing.T) {
 	sock := freeaddr.Socket(t)
 	server := start(t, sock)

@@ -3,6 +3,7 @@
 package live
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -82,8 +83,8 @@ func (s *Set) Pick(by By, not ...rocl.GID) (*Member, error) {
 	default:
 		o = from(v.slots, s.turns.Add(1), not)
 	}
-	if o == nil {
-		return nil, ErrNone
+	if o == nil { // all are excluded, or the set has ended meanwhile
+		return nil, cmp.Or(s.Err(), ErrNone)
 	}
 	o.inFlight.Add(1)
 	s.counted(o)

@@ -75,8 +75,10 @@ type Member struct {
 }
 
 // Follow returns the set of the resources that match the pattern a, once it has those that match
-// now. The options are those of [rocl.Context.Watch]. Comparisons by [rocl.At] are kept: a member
-// whose numbers leave the pattern leaves the set.
+// now. That takes some seconds if a node does not answer and is not known to be dead. The options
+// are those of [rocl.Context.Watch]. A member whose numbers leave the pattern ([rocl.At],
+// [rocl.Parse]) leaves the set. With [rocl.Want], the attributes of [Least] must be among those
+// that are wanted.
 //
 // The set is kept up to date until ctx ends, the context c is closed, or [Set.Close]. From then on
 // it is empty, and [Set.Pick] fails with the reason. Follow fails as Watch does.

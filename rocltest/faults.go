@@ -85,8 +85,8 @@ func (w *World) later(d time.Duration, do func()) {
 // what was down runs again, it waits for settling and returns. It returns the faults.
 func (w *World) Run(d time.Duration) []Fault { return w.RunFaults(d, drawFaults(w.rnd, d)) }
 
-// RunFaults is [World.Run] with faults that the caller has chosen, in order. When Simulate looks for
-// the fewest faults that still fail, RunFaults brings only some of them. It returns those.
+// RunFaults is [World.Run] with faults that the caller has chosen, in order. When Simulate looks
+// for the fewest faults that still fail, RunFaults brings only some of them. It returns those.
 func (w *World) RunFaults(d time.Duration, faults []Fault) []Fault {
 	const settling = 10 * time.Second
 	w.schedule = faults

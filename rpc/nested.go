@@ -107,7 +107,7 @@ func nest[In any](ctx context.Context, c *Client, s *Server, name string, in In,
 // call, with the lifetime of the client and with that of the server.
 func (n *nestedCall) admit(name string, meta Metadata) error {
 	r, s := n.r, n.r.s
-	m, err := s.offered(callID(name), r.h.flags&flagStream != 0)
+	m, err := s.offered(callID(name), formOf(r.h.flags))
 	if err != nil {
 		return err
 	}
@@ -253,12 +253,18 @@ func (n *nestedCall) failure(name string, reply nestedReply, in reflect.Type) er
 }
 
 // streamNested is stream for a nested call. The handler runs in a goroutine of its own.
-func streamNested[In, Out any](ctx context.Context, c *Client, s *Server, name string, in In, cfg *config, yield func(Out) bool) error {
-	n, err := nest(ctx, c, s, name, in, cfg, flagStream)
+func streamNested[In, Out any](ctx context.Context, c *Client, s *Server, name string, in In, cfg *config, out *outgoing, yield func(Out) bool) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	n, err := nest(ctx, c, s, name, in, cfg, flagStream|out.flags())
 	if err != nil {
 		return err
 	}
 	defer n.r.stop(context.Canceled)
+	if out != nil {
+		n.r.items = &items{r: n.r, local: make(chan localBatch)}
+		defer out.start(ctx, end, n.r.items.give)()
+	}
 	go n.r.run()
 	for {
 		select {

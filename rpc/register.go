@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/codec"
@@ -29,7 +30,7 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats)}
+	m := newMethod[In, Out](s, name, FormCall, &cfg)
 	m.serve = func(r *request) (*rocl.Buffer, error) {
 		in, out := formatFor(r, in), formatFor(r, out)
 		arg, err := in.decode(r.args)
@@ -42,29 +43,43 @@ func Register[In, Out any](s *Server, name string, f func(ctx context.Context, i
 		} else {
 			result, err = serveAround(r, f, arg)
 		}
-		if err != nil || !r.wantsReply() {
+		if err != nil {
 			return nil, err
 		}
-		if r.nested != nil {
-			r.nested.result, err = out.append(nil, result)
-			return nil, err
-		}
-		b, err := out.encode(&r.s.overflow, replyHead, result)
-		if err == nil && b.Len()-replyHead <= r.s.overflow.limit {
-			putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
-			return b, nil
-		}
-		v, err := unsentOf(&r.s.overflow, out, replyHead, result, b, err)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("the result of %q: %w", name, err)
-		case r.method.executor.isReceiver(): // the receiving goroutine does not wait
-			r.toExpose = v
-			return nil, nil
-		}
-		return r.resultElsewhere(v)
+		return replyWith(r, out, result)
 	}
 	return s.register(m)
+}
+
+// newMethod returns a method without its function serve.
+func newMethod[In, Out any](s *Server, name string, f Form, cfg *config) *method {
+	return &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats), form: f, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
+}
+
+// replyWith returns the reply with the result of a handler, as method.serve does.
+func replyWith[Out any](r *request, out format[Out], result Out) (*rocl.Buffer, error) {
+	if !r.wantsReply() {
+		return nil, nil
+	}
+	if r.nested != nil {
+		var err error
+		r.nested.result, err = out.append(nil, result)
+		return nil, err
+	}
+	b, err := out.encode(&r.s.overflow, replyHead, result)
+	if err == nil && b.Len()-replyHead <= r.s.overflow.limit {
+		putReply(b.Bytes(), statusResult, r.h.flags&flagChecksum)
+		return b, nil
+	}
+	v, err := unsentOf(&r.s.overflow, out, replyHead, result, b, err)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the result of %q: %w", r.method.name, err)
+	case r.method.executor.isReceiver(): // the receiving goroutine does not wait
+		r.toExpose = v
+		return nil, nil
+	}
+	return r.resultElsewhere(v)
 }
 
 // serveAround runs f through the interceptors of the server.

@@ -29,6 +29,7 @@ type request struct {
 	nested  *nestedCall // nil: the request came in a message, m
 	// results of a stream that came in a message; nil for other calls.
 	results *results
+	items   *items  // the stream of arguments; nil for other calls
 	pulled  *pulled // the arguments, if they were elsewhere
 	hasRun  bool    // the handler has begun
 	held    *held   // the result, if it is elsewhere
@@ -113,17 +114,20 @@ func (r *request) parse() (err error) {
 		r.s.log.Warn("rpc: a request cannot be read", "server", r.s.ID(), "from", r.m.From(), "err", err)
 		return err
 	}
-	isStream := r.h.flags&flagStream != 0
-	m, err := r.s.offered(r.m.Tag(), isStream)
+	form := formOf(r.h.flags)
+	m, err := r.s.offered(r.m.Tag(), form)
 	if err != nil {
 		return err
 	}
-	if isStream && (r.h.number == 0 || !r.m.IsCall()) {
+	if form != FormCall && (r.h.number == 0 || !r.m.IsCall()) {
 		return fmt.Errorf("%w: the stream has no number, or its caller waits for no reply", ErrProtocol)
 	}
 	r.method = m
-	if isStream {
+	if form.hasResults() {
 		r.results = &results{r: r, waiting: r.m, taken: make(chan struct{}, 1)}
+	}
+	if form.hasItems() {
+		r.items = &items{r: r, came: make(chan struct{}, 1)}
 	}
 	r.time()
 	r.caller = r.s.callers.of(r.s, r.m.From())
@@ -320,6 +324,9 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 
 // end releases what the request holds. If the result is held, endLater does so.
 func (r *request) end() {
+	if r.items != nil {
+		r.items.close()
+	}
 	if r.held != nil {
 		r.endLater()
 		return

@@ -156,6 +156,8 @@ func (s *Server) publishLoads() {
 			if err := s.r.Set(s.life, l.name, v); err == nil {
 				l.value = v
 			} else if s.life.Err() == nil {
+				// Cause: the directory is away, or refuses the attribute: see `err`. Remedy: none if it
+				// passes.
 				s.log.Warn("rpc: a load is not published", "server", s.ID(), "attribute", l.name, "err", err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,6 +125,9 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 	if err == nil {
 		err = Register(s, ownStats, func(context.Context, struct{}) ([]MethodStats, error) { return s.Stats(), nil })
 	}
+	if err == nil {
+		err = Register(s, ownTypes, func(context.Context, struct{}) ([]MethodTypes, error) { return s.Types(), nil })
+	}
 	for _, f := range s.first {
 		if err == nil && f == nil {
 			err = errors.New("WithCalls without a function")
@@ -208,24 +212,25 @@ type method struct {
 	stats    *methodStats
 	// serve decodes the arguments, runs the handler, and returns the reply. It returns nil if the
 	// caller does not wait for one.
-	serve    func(*request) (*rocl.Buffer, error)
-	isStream bool // serve adds results to request.results
+	serve   func(*request) (*rocl.Buffer, error)
+	form    Form
+	in, out reflect.Type // of the arguments and the results, or of each of a stream
 }
 
-// offered returns the method with an identifier. It fails if the server offers none, or one of the
-// other kind.
-func (s *Server) offered(id uint64, isStream bool) (*method, error) {
+// offered returns the method with an identifier. It fails if the server offers none, or one of
+// another form. Then the error says what it offers.
+func (s *Server) offered(id uint64, f Form) (*method, error) {
 	m := (*s.names.Load())[id]
 	switch {
 	case m == nil:
 		s.unknown.Add(1)
-		return nil, ErrUnknownCall
-	case m.isStream && !isStream:
+		return nil, fmt.Errorf("%w: it offers %s", ErrUnknownCall, s.offers())
+	case m.form == f:
+		return m, nil
+	case m.form == FormStream && f == FormCall:
 		return nil, ErrStream
-	case isStream && !m.isStream:
-		return nil, fmt.Errorf("%w that gives a stream: this one gives one result", ErrUnknownCall)
 	}
-	return m, nil
+	return nil, fmt.Errorf("%w as a %v: it is a %v", ErrUnknownCall, f, m.form)
 }
 
 // now returns the call as it is after it was moved to its present place, or nil if it is no longer
@@ -235,7 +240,7 @@ func (m *method) now() *method { return (*m.s.names.Load())[m.id] }
 // check returns an error if the handlers of m cannot run in their place.
 func (m *method) check() error {
 	switch {
-	case m.isStream && m.executor.isInline:
+	case m.form != FormCall && m.executor.isInline:
 		return fmt.Errorf("a stream cannot be Inline: %w", errors.ErrUnsupported)
 	case m.executor.lacksPool:
 		return errors.New("InPool without a pool")
@@ -407,6 +412,9 @@ func (s *Server) control(m *rocl.Message) bool {
 	case m.Tag() == tagNext:
 		s.receiver.Go(func() { s.more(m) }) // more releases m
 		return true
+	case m.Tag() == tagItems:
+		s.items(m)
+		return true
 	default:
 		return false
 	}
@@ -423,7 +431,7 @@ func (s *Server) more(m *rocl.Message) {
 	}
 	why := cmp.Or(context.Cause(s.life), context.Canceled)
 	if s.life.Err() == nil && s.callers.isLost(m.From(), number) {
-		why = fmt.Errorf("the server has given up its caller: %w", rocl.ErrUnreachable)
+		why = errLost
 	}
 	s.refuse(m, flags, fmt.Errorf("%w: the stream has ended", why))
 }

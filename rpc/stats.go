@@ -110,11 +110,11 @@ func (s *methodStats) stats(name string) MethodStats {
 }
 
 // Stats returns the figures of the calls that the server offers, in the order of their names. The
-// call that every server offers (StatsOf) is left out.
+// calls that every server offers (StatsOf, TypesOf) are left out.
 func (s *Server) Stats() []MethodStats {
 	var all []MethodStats
 	for _, m := range *s.names.Load() {
-		if m.name != ownStats {
+		if !m.isOwn() {
 			all = append(all, m.stats.stats(m.name))
 		}
 	}

@@ -50,30 +50,32 @@ func RegisterStream[In, Out any](s *Server, name string, f func(ctx context.Cont
 	}
 	cfg := newConfig(opts)
 	in, out := formatOf[In](cfg.in), formatOf[Out](cfg.out)
-	m := &method{s: s, name: name, executor: cfg.executor, stats: new(methodStats), isStream: true}
+	m := newMethod[In, Out](s, name, FormStream, &cfg)
 	m.serve = func(r *request) (*rocl.Buffer, error) {
-		in, out := formatFor(r, in), formatFor(r, out)
+		in := formatFor(r, in)
 		arg, err := in.decode(r.args)
 		if err = r.decoded(err); err != nil {
 			return nil, err
 		}
-		yield := func(ctx context.Context) error {
-			for v, err := range f(ctx, arg) {
-				if err == nil {
-					err = r.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		if len(s.around) == 0 {
-			return nil, yield(r.ctx)
-		}
-		return nil, intercept(r.ctx, s.around, &Invocation{Info: r.ctx.info, In: &arg}, yield)
+		return nil, serveStream(r, out, &arg, func(ctx context.Context) iter.Seq2[Out, error] { return f(ctx, arg) })
 	}
 	return s.register(m)
+}
+
+// serveStream puts the results that f yields. in is for interceptors.
+func serveStream[Out any](r *request, out format[Out], in any, f func(context.Context) iter.Seq2[Out, error]) error {
+	out = formatFor(r, out)
+	return intercept(r.ctx, r.s.around, &Invocation{Info: r.ctx.info, In: in}, func(ctx context.Context) error {
+		for v, err := range f(ctx) {
+			if err == nil {
+				err = r.put(ctx, func(p []byte) ([]byte, error) { return out.append(p, v) })
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // put adds a result.
@@ -111,15 +113,10 @@ func (s *results) put(ctx context.Context, encode func([]byte) ([]byte, error)) 
 	if s.isEndSent { // a batch could not be sent
 		return cmp.Or(s.err, context.Canceled)
 	}
-	at := len(s.ready)
-	p, err := encode(append(s.ready, make([]byte, itemHead)...))
+	p, err := appendItem(s.ready, encode)
 	if err != nil {
 		return fmt.Errorf("a result of %q: %w", s.r.method.name, err)
 	}
-	if n := len(p) - at - itemHead; uint64(n) > mostItem {
-		return fmt.Errorf("a result of %q: %w: %d bytes, at most %d", s.r.method.name, ErrTooLarge, n, mostItem)
-	}
-	binary.LittleEndian.PutUint32(p[at:], uint32(len(p)-at-itemHead))
 	s.ready, s.n = p, s.n+1
 	s.sendLocked()
 	return context.Cause(ctx)
@@ -281,11 +278,18 @@ func (s *results) sendElsewhereLocked(m *rocl.Message) error {
 // the handler's context. An error ends the loop: an error of [Call], or the error that the
 // handler's iterator yielded. An error of an interceptor after the loop was left is dropped.
 func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, opts ...Option) iter.Seq2[Out, error] {
+	return loop(ctx, c, provider, name, &in, opts, func(ctx context.Context, cfg *config, yield func(Out) bool) error {
+		return stream(ctx, c, provider, name, in, cfg, nil, yield)
+	})
+}
+
+// loop returns the loop over the results of a stream, which run yields. in is for interceptors.
+func loop[Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in any, opts []Option, run func(context.Context, *config, func(Out) bool) error) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		cfg := newConfig(opts)
 		isLeft := false // an interceptor may go on after that: it may fail, or call next again
-		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: &in}, &cfg, func(ctx context.Context, cfg *config) error {
-			return stream(ctx, c, provider, name, in, cfg, func(v Out) bool {
+		err := c.around(ctx, &Invocation{Info: Info{Name: name, Provider: provider}, In: in}, &cfg, func(ctx context.Context, cfg *config) error {
+			return run(ctx, cfg, func(v Out) bool {
 				isLeft = isLeft || !yield(v, nil)
 				return !isLeft
 			})
@@ -297,28 +301,35 @@ func Stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 	}
 }
 
-// stream is Stream with a function yield that reports whether it wants more.
-func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, yield func(Out) bool) error {
+// stream is Stream with a function yield that reports whether it wants more. out, if it is not nil,
+// has the stream of arguments.
+func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name string, in In, cfg *config, out *outgoing, yield func(Out) bool) error {
 	if s := nestedServer(ctx, provider); s != nil {
-		return streamNested(ctx, c, s, name, in, cfg, yield)
+		return streamNested(ctx, c, s, name, in, cfg, out, yield)
 	}
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	h := requestHeader{flags: flagStream}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	h := requestHeader{flags: flagStream | out.flags()}
 	b, err := encodeRequest(ctx, c, in, cfg, &h)
 	if err != nil {
 		return err
 	}
 	defer h.release()
 	s := &incoming{c: c, provider: provider, name: name, h: &h, in: argumentType[In](cfg)}
-	s.pending = c.batch(ctx, provider, callID(name), b)
-	defer s.leave(ctx, end)
+	if s.pending, err = c.batch(ctx, provider, callID(name), b, out != nil); err != nil {
+		return err
+	}
+	if out != nil {
+		s.in = nil
+		defer out.start(ctx, end, out.toRemote(c, provider, name, &h))()
+	}
+	defer s.leave(ctx, func() { end(nil) }) // before the iterator of the arguments ends
 	for {
 		got, err := s.receive(ctx)
 		if err != nil {
 			return err
 		}
-		wantsMore, err := items(got.bytes, formatOf[Out](cfg.out), yield)
+		wantsMore, err := eachResult(got.bytes, formatOf[Out](cfg.out), yield)
 		got.release()
 		if err != nil || !wantsMore || s.isEndReceived {
 			return err
@@ -395,7 +406,7 @@ func (s *incoming) more(ctx context.Context, got *pulled) (chan batch, error) {
 		return nil, err
 	}
 	putControl(b.Bytes(), s.h.number, s.h.flags)
-	return s.c.batch(ctx, s.provider, tagNext, b), nil
+	return s.c.batch(ctx, s.provider, tagNext, b, false)
 }
 
 // leave ends the stream for the caller. It calls end, which ends ctx.
@@ -421,18 +432,37 @@ type batch struct {
 	err error
 }
 
-// batch makes a call from a goroutine of its own.
-func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *rocl.Buffer) chan batch {
+// batch makes a call from a goroutine of its own. If the request must be accepted when batch
+// returns, batch waits for that, and fails if it is not.
+func (c *Client) batch(ctx context.Context, provider rocl.GID, tag uint64, b *rocl.Buffer, isFirst bool) (chan batch, error) {
 	ch := make(chan batch, 1)
-	go func() {
-		m, err := c.r.Call(ctx, provider, tag, b)
+	start := func() (rocl.Pending, error) {
+		p, err := c.r.StartCall(ctx, provider, tag, b)
 		if err != nil {
 			b.Release()
-			err = sendError{err, provider}
+			err = notSent(err, provider)
+		}
+		return p, err
+	}
+	wait := func(p rocl.Pending, err error) {
+		var m *rocl.Message
+		if err == nil {
+			if m, err = p.Wait(ctx); err != nil {
+				err = sendError{err, provider}
+			}
 		}
 		ch <- batch{m, err}
-	}()
-	return ch
+	}
+	if !isFirst {
+		go func() { wait(start()) }()
+		return ch, nil
+	}
+	p, err := start()
+	if err != nil {
+		return nil, err
+	}
+	go wait(p, nil)
+	return ch, nil
 }
 
 // batchOf returns the results that m has, or that are in memory of the provider. body is the body
@@ -445,21 +475,44 @@ func (c *Client) batchOf(ctx context.Context, provider rocl.GID, m *rocl.Message
 	return c.overflow.pull(ctx, provider, body[1:], flags)
 }
 
-// items yields the results of a batch.
-func items[Out any](p []byte, f format[Out], yield func(Out) bool) (wantsMore bool, err error) {
+// eachResult yields the results of a batch.
+func eachResult[Out any](p []byte, f format[Out], yield func(Out) bool) (wantsMore bool, err error) {
 	for len(p) > 0 {
-		if len(p) < itemHead || uint64(len(p)-itemHead) < uint64(binary.LittleEndian.Uint32(p)) {
-			return false, fmt.Errorf("%w: the batch is truncated", ErrProtocol)
+		var item []byte
+		if item, p, err = cutItem(p); err != nil {
+			return false, err
 		}
-		n := itemHead + int(binary.LittleEndian.Uint32(p))
-		v, err := f.decode(p[itemHead:n])
+		v, err := f.decode(item)
 		if err != nil {
 			return false, fmt.Errorf("a result: %w", err)
 		}
 		if !yield(v) {
 			return false, nil
 		}
-		p = p[n:]
 	}
 	return true, nil
+}
+
+// cutItem returns the first item of a batch, and the bytes behind it.
+func cutItem(p []byte) (item, rest []byte, err error) {
+	if len(p) < itemHead || uint64(len(p)-itemHead) < uint64(binary.LittleEndian.Uint32(p)) {
+		return nil, nil, fmt.Errorf("%w: the batch is truncated", ErrProtocol)
+	}
+	n := itemHead + int(binary.LittleEndian.Uint32(p))
+	return p[itemHead:n], p[n:], nil
+}
+
+// appendItem appends an item that encode appends to a batch.
+func appendItem(batch []byte, encode func([]byte) ([]byte, error)) ([]byte, error) {
+	at := len(batch)
+	p, err := encode(append(batch, make([]byte, itemHead)...))
+	if err != nil {
+		return batch, err
+	}
+	n := len(p) - at - itemHead
+	if uint64(n) > mostItem {
+		return batch, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, n, mostItem)
+	}
+	binary.LittleEndian.PutUint32(p[at:], uint32(n))
+	return p, nil
 }

@@ -24,7 +24,8 @@ import (
 //
 // Flags: 1 checksum, 2 a stream of results is wanted, 4 arguments and result are JSON, 8 the value
 // is elsewhere, 16 (reply) the arguments were pulled and no other reply follows, 32 clock: an
-// identity u64 of a clock and its nanoseconds u64. Others are refused. Arguments and result are
+// identity u64 of a clock and its nanoseconds u64, 64 a stream of arguments follows. Others are
+// refused. Arguments and result are
 // [values](#values). Metadata is pairs of strings, the bytes u16 before each. The checksum is the
 // lower half of the XXH64 of the message without these 4 bytes, or 0. An error is the number u8 of
 // names, the names, the bytes u16 before each, and the text. `vectors/rpc.json` has all names.
@@ -33,7 +34,9 @@ import (
 // 2 is a call for the next results of a stream: number u64, flags u8. Its reply has, behind the
 // head, 1 u8 if it is the last, else 0, and results, the bytes u32 before each. A value elsewhere
 // is a raw value: the [handle](#bulk-transfers) (8 to 134), the XXH64 of the bytes u64 or 0, the
-// number u64 of the call in a reply.
+// number u64 of the call in a reply. Tag 4 is a call with arguments of a stream: the head of a
+// request with the number of the call, 1 u8 if they are the last, else 0, and the arguments, the
+// bytes u32 before each. Its reply, a head alone, allows the next such call.
 
 // A request is a message of rocl (Resource.Call, or Resource.Send if nothing is answered) to the
 // resource of a provider. A reply is the reply of rocl to that message.
@@ -59,7 +62,8 @@ const (
 	flagElsewhere             // the arguments or the result are in memory of the sender, to be pulled
 	flagTaken                 // the reply says that the arguments have been pulled; no other reply follows
 	flagClock                 // the request says when it was made
-	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken | flagClock
+	flagItems                 // the caller sends a stream of arguments
+	allFlags      = flagChecksum | flagStream | flagJSON | flagElsewhere | flagTaken | flagClock | flagItems
 )
 
 // Statuses of replies.
@@ -73,6 +77,7 @@ const (
 const (
 	tagCancel  = 1 // streams have ended at the caller; the payload has the numbers of their requests, each with a reason
 	tagNext    = 2 // a call for more results of a stream; the payload is the number and the flags of the request
+	tagItems   = 4 // a call with arguments of a stream; see items
 	tagReceipt = 3 // the caller needs results no longer that it may pull; the payload has the numbers of the calls, each with a 0
 	firstCall  = 256
 )

@@ -74,7 +74,7 @@ func FuzzReply(f *testing.F) {
 			}
 		case len(body) > 0:
 			got := 0
-			if _, err := items(body[1:], format[string]{}, func(s string) bool { got += itemHead + len(s); return true }); err != nil && !errors.Is(err, ErrProtocol) || got > len(body) {
+			if _, err := eachResult(body[1:], format[string]{}, func(s string) bool { got += itemHead + len(s); return true }); err != nil && !errors.Is(err, ErrProtocol) || got > len(body) {
 				t.Fatal(got, err)
 			}
 		}

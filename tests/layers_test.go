@@ -42,12 +42,14 @@ var layers = map[string]int{
 	"live":                      9,
 	"rpc":                       10,
 	"work":                      9,
+	"group":                     9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
 	"bulk":                      9,
+	"election":                  9,
 	"dataflow/internal/plan":    9, "dataflow/internal/frames": 9, "dataflow/internal/sched": 10, "dataflow": 11, "dataflow/promflow": 12, "dataflow/otelflow": 12,
 }
 
@@ -59,8 +61,10 @@ var publicOnly = map[string][]string{
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
+	"election": {""},
 	"live":     {"", "live"},
 	"work":     {"", "codec"},
+	"group":    {""},
 	"dataflow": {"", "codec", "dataflow", "internal/flowfile"}, // flowfile imports nothing of the module
 }
 

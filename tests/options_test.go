@@ -23,6 +23,7 @@ import (
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/group"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
@@ -116,7 +117,7 @@ var zeroUses = map[string][]zeroUse{
 	"rpc.Among":         {useCalls(nil, nil, rpc.Among(nil))},
 	"rpc.DrainWithin":   {useServe(rpc.DrainWithin(0)), useServe(rpc.DrainWithin(-1))},
 	"rpc.PublishLoad":   {useServe(rpc.PublishLoad(""))},
-	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("n", nil))},
+	"rpc.PublishLoadOf": {useServe(rpc.PublishLoadOf("", nil)), useServe(rpc.PublishLoadOf("load", nil))},
 	"rpc.WithCall":      {useServe(rpc.WithCall[int, int]("", nil))},
 
 	"rpc.CallInterceptors": {useCalls(nil, rpc.CallInterceptors()), useCalls(nil, rpc.CallInterceptors(nil))},
@@ -201,6 +202,7 @@ func TestZeroArguments(t *testing.T) {
 		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
 		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
 		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
+		"group.Join":    func() error { _, err := group.Join(ctx, nil, "g", nil); return err },
 		"work.Open":     func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
 		"dataflow.Work": func() error {
 			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
@@ -394,7 +396,7 @@ func TestRegisterOptions(t *testing.T) {
 			return closer(func() error { return task.Exit(ctx) }), err
 		},
 	} {
-		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "vm"}[name]
+		kind := map[string]string{"rpc.NewClient": "rpc", "rpc.NewServer": "rpc", "bulk.Open": "bulk", "netrocl.Listen": "netrocl", "tpvm.Enrol": "name"}[name]
 		first := try.Get(use(lib.Unique(kind)))(t, name)
 		try.Fails(use(lib.Unique(kind)))(t, lib.ErrExists, "a second %s", name)
 		try.OK(t, first.Close(), name)

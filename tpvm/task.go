@@ -103,7 +103,7 @@ func WithRocl(opts ...rocl.Option) Option {
 	return func(f *config) { f.rocl = append(f.rocl, opts...) }
 }
 
-// WithRegister adds options to the registrations of the task's resource and of those of its threads,
+// WithRegister adds options to the registrations of the resources of the task and of its threads,
 // such as rocl.MailboxMessages.
 func WithRegister(opts ...rocl.RegisterOption) Option {
 	return func(c *config) { c.register = append(c.register, opts...) }

@@ -80,9 +80,9 @@ type task[In, Out any] struct {
 //	          └──── take ──► slot of a member ───────┴─ result, error ──► ready ──► taken
 //	suspects ──────┘                                 └─ too many attempts ──┘
 //
-// A task that lost its worker once more would be a dead letter is a suspect. It is given to a member
-// that has no other task, so that the tasks beside one that kills its worker do not become dead
-// letters too.
+// A task that lost its worker once more would be a dead letter is a suspect. It is given to a
+// member that has no other task, so that the tasks beside one that kills its worker do not become
+// dead letters too.
 type board[In, Out any] struct {
 	attempts, perWorker int
 	isOrdered           bool

@@ -15,8 +15,8 @@ import (
 )
 
 // An employee is a worker as its queue knows it. The goroutine of employ makes one session after
-// another with it, and sends in the session. The goroutine of receive ends a session. The queue's mu
-// guards the fields.
+// another with it, and sends in the session. The goroutine of receive ends a session. The queue's
+// mu guards the fields.
 type employee[In, Out any] struct {
 	id       rocl.GID
 	isListed bool               // the watch says that the worker exists
@@ -157,8 +157,9 @@ func (e *employee[In, Out]) wakeUp() {
 	e.wake.Signal()
 }
 
-// wants reports whether a worker should be sent something. A worker that has tasks gets further ones
-// when there is room for several: not every task shall be a message of its own. mu must be held.
+// wants reports whether a worker should be sent something. A worker that has tasks gets further
+// ones when there is room for several: not every task shall be a message of its own. mu must be
+// held.
 func (q *Queue[In, Out]) wants(e *employee[In, Out]) bool {
 	b := &q.board
 	return b.suspects.n > 0 || b.fresh.n > 0 && b.room(e.m) >= max(b.window(e.m)/4, 1) || e.m.recalls > 0 || e.saysLeft
@@ -172,9 +173,10 @@ func (q *Queue[In, Out]) rest(e *employee[In, Out]) {
 	}
 }
 
-// give sends a worker the tasks that it can take, and what else it is to be told. It reports whether
-// there was something to be sent. If it may not wait and the worker has no room, the tasks are given
-// back, and the goroutine of serve tries again. mu must be held, and is released meanwhile.
+// give sends a worker the tasks that it can take, and what else it is to be told. It reports
+// whether there was something to be sent. If it may not wait and the worker has no room, the tasks
+// are given back, and the goroutine of serve tries again. mu must be held, and is released
+// meanwhile.
 func (q *Queue[In, Out]) give(e *employee[In, Out], waits bool) bool {
 	m, s := e.m, &e.sender
 	isIdle := m.busy == 0

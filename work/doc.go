@@ -2,8 +2,9 @@
 
 // Package work hands tasks to workers that come and go. A task may be begun more than once: if a
 // worker ends while it has a task, another worker does the task again. So the handler must be
-// idempotent: to do a task twice must have the effect of doing it once. The queue yields one outcome
-// for each task: a result, the handler's error, or, after so many lost attempts, a dead letter.
+// idempotent: to do a task twice must have the effect of doing it once. The queue yields one
+// outcome for each task: a result, the handler's error, or, after so many lost attempts, a dead
+// letter.
 //
 // A worker is any process that reaches the queue and calls [Serve]. The queue finds the workers by
 // their attributes, those of its own process, of other processes and of other nodes:
@@ -33,8 +34,8 @@
 //     memory is bounded.
 //   - The end of a queue, or of its process, ends the contexts of its handlers.
 //
-// The tasks live in the memory of the queue's process, and end with it. A queue that must survive its
-// process needs a database.
+// The tasks live in the memory of the queue's process, and end with it. A queue that must survive
+// its process needs a database.
 //
 // # How it works
 //

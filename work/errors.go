@@ -9,10 +9,16 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
+// A verdict is an error that tells no failure.
+type verdict string
+
+func (v verdict) Error() string { return string(v) }
+
+// Again is returned by a handler to have the task done again. Errors that wrap it do the same.
+const Again = verdict("work: do the task again")
+
 // The errors of this package. Errors wrap them: use errors.Is.
 var (
-	// Again is returned by a handler to have the task done again. Errors that wrap it do the same.
-	Again = errors.New("work: do the task again")
 	// ErrClosed is returned by Put and yielded by Results when the queue is closed.
 	ErrClosed = errors.New("work: the queue is closed")
 	// ErrFinished is returned by Put after Finish.
@@ -27,7 +33,8 @@ var (
 	ErrTypes = errors.New("work: the worker has other types")
 	// ErrGrace is returned by Serve if tasks were not done in the time of Grace.
 	ErrGrace = errors.New("work: tasks were not done in the time that Grace gives")
-	// ErrOption is returned by Open and Serve for an option that is invalid or belongs to the other.
+	// ErrOption is returned by Open and Serve for an option that is invalid or belongs to the
+	// other.
 	ErrOption = errors.New("work: invalid option")
 
 	errForgotten = errors.New("it has given the queue up")
@@ -49,8 +56,8 @@ func (e *TaskError) Error() string { return fmt.Sprintf("work: worker %v: %s", e
 // Unwrap returns the known error that the handler's error matched, or nil.
 func (e *TaskError) Unwrap() error { return e.is }
 
-// A DeadLetter is the error of a task that has been begun as often as Attempts says, and has neither
-// a result nor an error.
+// A DeadLetter is the error of a task that has been begun as often as Attempts says, and has
+// neither a result nor an error.
 type DeadLetter struct {
 	Reasons []error // one for each attempt: each matches Again or ErrLost
 }

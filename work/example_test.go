@@ -14,7 +14,8 @@ import (
 	"github.com/rocl-go/rocl/work"
 )
 
-// A worker that divides, and a queue with its tasks. Worker and queue may be in different processes.
+// A worker that divides, and a queue with its tasks. Worker and queue may be in different
+// processes.
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	dir, err := os.MkdirTemp("", "example")

@@ -35,39 +35,41 @@ type config struct {
 }
 
 // PerWorker is an option of Open: at most n tasks of the queue are at each worker, those that wait
-// there included. The default is DefaultPerWorker. Tasks that a worker has not begun go to another
-// one that has nothing to do, so n does not limit how evenly the tasks are shared.
+// there included. The default is DefaultPerWorker. A worker gets no more than keep it busy for 100
+// ms at the pace of its last results, but one more than it has handlers. Tasks that a worker has
+// not begun go to another one that has nothing to do, so n does not limit how evenly tasks are
+// shared.
 func PerWorker(n int) Option { return func(c *config) { c.perWorker = n } }
 
-// Backlog is an option of Open: at most n tasks are in the queue, from Put until a loop over Results
-// takes the result. Put waits meanwhile. The default is DefaultBacklog. A loop takes up to 64 results
-// at once.
+// Backlog is an option of Open: at most n tasks are in the queue, from Put until a loop over
+// Results takes the result. Put waits meanwhile. The default is DefaultBacklog. A loop takes up to
+// 64 results at once.
 func Backlog(n int) Option { return func(c *config) { c.backlog = n } }
 
-// Attempts is an option of Open: a task is begun at most n times. The default is DefaultAttempts. With
-// 1 no handler gets a task a second time.
+// Attempts is an option of Open: a task is begun at most n times. The default is DefaultAttempts.
+// With one attempt no handler gets a task a second time.
 func Attempts(n int) Option { return func(c *config) { c.attempts = n } }
 
 // Ordered is an option of Open: Results yields in the order of Put.
 func Ordered() Option { return func(c *config) { c.ordered = true } }
 
-// Silence is an option of Open: a worker that has tasks and sends nothing for d, not even the answer
-// to the queue's question whether it lives, is given up as if it had ended. Handlers may take any
-// time: the answer does not wait for them. d must be longer than the largest task and the largest
-// result need to travel. The default is DefaultSilence.
+// Silence is an option of Open: a worker that has tasks and sends nothing for d, not even the
+// answer to the queue's question whether it lives, is given up as if it had ended. Handlers may
+// take any time: the answer does not wait for them. d must be longer than the largest task and the
+// largest result need to travel. The default is DefaultSilence.
 func Silence(d time.Duration) Option { return func(c *config) { c.silence = d } }
 
 // Handlers is an option of Serve: up to n handlers run at the same time, each in a goroutine of its
 // own. The default is one.
 func Handlers(n int) Option { return func(c *config) { c.handlers = n } }
 
-// Grace is an option of Serve: after the end of its context, Serve waits for running handlers for d,
-// and then ends their contexts with the cause ErrGrace. Zero does not wait. The default is
+// Grace is an option of Serve: after the end of its context, Serve waits for running handlers for
+// d, and then ends their contexts with the cause ErrGrace. Zero does not wait. The default is
 // DefaultGrace.
 func Grace(d time.Duration) Option { return func(c *config) { c.grace = &d } }
 
-// Codec is an option of Open and Serve: values of type T, which are tasks or results, are encoded by
-// c, as rocl.SendValue does with a codec. The queue and its workers must have the same codec.
+// Codec is an option of Open and Serve: values of type T, which are tasks or results, are encoded
+// by c, as rocl.SendValue does with a codec. The queue and its workers must have the same codec.
 func Codec[T any](c rocl.Codec[T]) Option {
 	return func(o *config) {
 		if c != nil {

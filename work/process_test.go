@@ -103,8 +103,8 @@ func (p *processes) run(n, every int, fault func()) {
 	try.Equal(p.T, got, n)
 }
 
-// Promise (Package work): When worker processes are killed and stopped at random, the result of each
-// task comes exactly once.
+// Promise (Package work): When worker processes are killed and stopped at random, the result of
+// each task comes exactly once.
 func TestKills(t *testing.T) {
 	p := newProcesses(t, 3, work.Attempts(1000), work.Silence(time.Second))
 	killed := 0

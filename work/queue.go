@@ -102,12 +102,12 @@ func Open[In, Out any](ctx context.Context, c *rocl.Context, a rocl.Attributes, 
 	return q, nil
 }
 
-// Put adds a task. It waits, until ctx ends, while as many tasks as Backlog says are in the queue. A
-// loop over Results may put one task for each result without waiting. The program must not change
+// Put adds a task. It waits, until ctx ends, while as many tasks as Backlog says are in the queue.
+// A loop over Results may put one task for each result without waiting. The program must not change
 // what in refers to before the task has a result.
 //
-// Put fails with ErrClosed, ErrFinished, or the cause of ctx's end. If Put fails, the task is not in
-// the queue.
+// Put fails with ErrClosed, ErrFinished, or the cause of ctx's end. If Put fails, the task is not
+// in the queue.
 func (q *Queue[In, Out]) Put(ctx context.Context, in In) error {
 	q.mu.Lock()
 	for q.pending >= q.backlog && !q.isFinished && q.life.Err() == nil {
@@ -176,10 +176,10 @@ func (q *Queue[In, Out]) Finish() {
 	q.signalReady()
 }
 
-// Results yields what becomes of the tasks, each once: when it is known, or in the order of Put with
-// Ordered. It waits for further tasks until Finish, and then ends after the last one. A loop that is
-// left early loses nothing: the next loop goes on. Several loops may run at once and share the
-// results; they have no common order.
+// Results yields what becomes of the tasks, each once: when it is known, or in the order of Put
+// with Ordered. It waits for further tasks until Finish, and then ends after the last one. A loop
+// that is left early loses nothing: the next loop goes on. Several loops may run at once and share
+// the results; they have no common order.
 //
 // Results yields one error at its end, with an empty Result, if ctx ends, if the queue is closed
 // (ErrClosed), or if the queue has failed, because its context was closed.
@@ -506,8 +506,8 @@ func (q *Queue[In, Out]) lose(e *employee[In, Out], reason error) {
 	q.kick()
 }
 
-// balanceAfter is how long a worker has nothing to do before another one is asked to give back tasks
-// that it has not begun. Tasks that take less are not worth it.
+// balanceAfter is how long a worker has nothing to do before another one is asked to give back
+// tasks that it has not begun. Tasks that take less are not worth it.
 const balanceAfter = time.Millisecond
 
 // armBalance lets balance run soon if m has nothing to do. mu must be held.

@@ -114,8 +114,8 @@ func (b bench) good(rs []work.Result[int, int]) {
 	}
 }
 
-// Promise (Package work): Workers share the tasks by their speed, and a worker that comes later takes
-// its share at once, also of tasks that others have at hand.
+// Promise (Package work): Workers share the tasks by their speed, and a worker that comes later
+// takes its share at once, also of tasks that others have at hand.
 func TestShares(t *testing.T) {
 	inBubble(t, func(b bench) {
 		var crew []*shift
@@ -280,8 +280,8 @@ func TestAtMostOnce(t *testing.T) {
 	})
 }
 
-// Promise (Package work): An error and a panic of a handler are the result of the task. Again has the
-// task done again, up to the limit.
+// Promise (Package work): An error and a panic of a handler are the result of the task. Again has
+// the task done again, up to the limit.
 func TestHandlerErrors(t *testing.T) {
 	inBubble(t, func(b bench) {
 		var runs [8]atomic.Int64
@@ -303,7 +303,7 @@ func TestHandlerErrors(t *testing.T) {
 				return 0, context.DeadlineExceeded
 			case 6:
 				var e *work.TaskError
-				return 0, e // whose Error method panics
+				return 0, e // the method Error panics
 			}
 			return n * n, nil
 		})
@@ -354,8 +354,8 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
-// Promise (Package work): A slow loop over Results slows the source, and the tasks in the queue stay
-// within Backlog.
+// Promise (Package work): A slow loop over Results slows the source, and the tasks in the queue
+// stay within Backlog.
 func TestBackPressure(t *testing.T) {
 	for _, o := range [][]work.Option{{work.Backlog(100)}, {work.Backlog(100), work.Ordered()}} {
 		inBubble(t, func(b bench) {
@@ -434,14 +434,14 @@ func TestBreak(t *testing.T) {
 					}
 				}
 			}, 100))
-			for range q.Do(b.Context(), numbers(1<<40)) { // finished: Put fails, and the loop ends
+			for range q.Do(b.Context(), numbers(1<<30)) { // finished: Put fails, and the loop ends
 				b.Error("a further result")
 			}
 		})
 		inBubble(t, func(b bench) { // the source of Do is stopped too
 			b.work(takes(time.Millisecond))
 			q := b.open(o...)
-			for r, err := range q.Do(b.Context(), numbers(1<<40)) {
+			for r, err := range q.Do(b.Context(), numbers(1<<30)) {
 				try.OK(t, err)
 				if r.Task == 50 {
 					break
@@ -538,8 +538,8 @@ func (c lyingCodec) Decode(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Promise (Package work): A codec that does not fit, fails or panics gives errors of tasks that match
-// rocl.ErrValue. A program's own codec encodes tasks and results.
+// Promise (Package work): A codec that does not fit, fails or panics gives errors of tasks that
+// match rocl.ErrValue. A program's own codec encodes tasks and results.
 func TestCodecs(t *testing.T) {
 	inBubble(t, func(b bench) {
 		b.work(takes(0), work.Codec[int](lyingCodec{panics: true}))
@@ -561,8 +561,8 @@ func TestCodecs(t *testing.T) {
 	})
 }
 
-// Promise (Package work): Tasks and results of any size that the memory of both sides allows arrive.
-// Larger ones are errors that match rocl.ErrTooLarge.
+// Promise (Package work): Tasks and results of any size that the memory of both sides allows
+// arrive. Larger ones are errors that match rocl.ErrTooLarge.
 func TestLarge(t *testing.T) {
 	ctx := t.Context()
 	c := rocltest.Cluster(t, 1)

@@ -16,18 +16,19 @@ import (
 	"github.com/rocl-go/rocl"
 )
 
-// Serve is a worker: it registers a resource with the attributes a, by which queues find it, and does
-// their tasks with f until ctx ends. Then it takes leave: tasks that f has not begun go back to their
-// queues at once, running ones are finished within the time of [Grace], and Serve returns nil when
-// the queues have the results, or have ended. Several queues share the worker: it takes their tasks in
-// turn.
+// Serve is a worker: it registers a resource with the attributes a, by which queues find it, and
+// does their tasks with f until ctx ends. Then it takes leave: tasks that f has not begun go back
+// to their queues at once, running ones are finished within the time of [Grace], and Serve returns
+// nil when the queues have the results, or have ended. Several queues share the worker: it takes
+// their tasks in turn.
 //
 // The ctx of f has the values of the ctx of Serve. It ends, with the cause ErrLost, when the queue
 // has ended or has given the worker up: nothing waits for the result then. An error of f is the
 // result of the task, unless it matches [Again]. A panic is an error that matches ErrPanic.
 //
-// Serve fails as rocl.Context.Register does, and with ErrOption, with rocl.ErrClosed if c is closed,
-// or with ErrGrace. With ErrGrace, handlers that do not heed the end of their context still run.
+// Serve fails as rocl.Context.Register does, and with ErrOption, with rocl.ErrClosed if c is
+// closed, or with ErrGrace. With ErrGrace, handlers that do not heed the end of their context still
+// run.
 func Serve[In, Out any](ctx context.Context, c *rocl.Context, a rocl.Attributes, f func(context.Context, In) (Out, error), opts ...Option) error {
 	cfg, err := newConfig(opts, false)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/rocl-go/rocl/codec"
 )
 
-// The protocol of work queues. A worker is a resource with the attribute work=1, the version. The queue
-// finds it by a watch, and begins a session with a call. The tag of each message has its kind in the
-// lowest eight bits, and above them the number of the session, which the queue counts. All numbers
-// are little-endian.
+// The protocol of work queues. A worker is a resource with the attribute work=1, the version. The
+// queue finds it by a watch, and begins a session with a call. The tag of each message has its kind
+// in the lowest eight bits, and above them the number of the session, which the queue counts. All
+// numbers are little-endian.
 //
 //	kind          from    payload
 //	1 hello       queue   call: a sample of a task, and the names of the types as a text. A sample is a

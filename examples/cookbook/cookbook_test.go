@@ -5,6 +5,7 @@ package cookbook
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/live"
@@ -40,6 +42,30 @@ func register(t *testing.T, c *rocl.Context, a rocl.Attrs) *rocl.Resource {
 func await(t *testing.T, c *rocl.Context, a rocl.Match, n int, opts ...rocl.FindOption) {
 	t.Helper()
 	try.Get(c.Await(soon(t), a, n, opts...))(t)
+}
+
+// The second process leads when the first one does not any more.
+func TestLead(t *testing.T) {
+	cluster := rocltest.Cluster(t, 2)
+	leads, step := make(chan uint64), make(chan struct{})
+	done := make(chan error, 2)
+	for i := range 2 {
+		c := cluster.Open(i)
+		go func() {
+			done <- Lead(soon(t), c, func(_ context.Context, term *election.Term) error {
+				leads <- term.Number()
+				<-step
+				return term.Err()
+			})
+		}()
+	}
+	first := <-leads
+	step <- struct{}{}
+	if second := <-leads; second <= first {
+		t.Errorf("number %d follows %d", second, first)
+	}
+	step <- struct{}{}
+	try.OK(t, errors.Join(<-done, <-done))
 }
 
 // TestServerEnds has a client on one node and two servers on another. The first server ends when it
@@ -369,4 +395,58 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFeed has a worker that ends with lines in hand. Each line has one result.
+func TestFeed(t *testing.T) {
+	ctx, stop := context.WithCancel(soon(t))
+	cluster := rocltest.Cluster(t, 2)
+	source, sink := register(t, cluster.Open(0), nil), register(t, cluster.Open(0), nil)
+	var workers []*rocl.Resource
+	for range 2 {
+		me := register(t, cluster.Open(1), nil)
+		workers = append(workers, me)
+	}
+	ended := make(chan error, 3)
+	work := func(me *rocl.Resource, lines int) error { // ends after so many lines
+		for m, err := range me.Messages(ctx) {
+			if err != nil || lines == 0 {
+				return errors.Join(err, me.Context().Close())
+			}
+			lines--
+			err = me.SendBytes(ctx, sink.ID(), tagLine, bytes.ToUpper(m.Bytes()))
+			m.Release()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	first := make(chan error, 1)
+	go func() { first <- work(workers[0], 20) }()
+	go func() { ended <- work(workers[1], -1) }()
+
+	var lines, results []string
+	for i := range 100 {
+		lines = append(lines, fmt.Sprint("line ", i))
+	}
+	n := 0
+	next := func() rocl.GID { // the second worker gets what comes back
+		n++
+		return workers[min(n/60, 1)].ID()
+	}
+	go func() { ended <- Feed(ctx, source, sink.ID(), lines, next) }()
+	go func() {
+		ended <- Gather(ctx, sink, func(p []byte) {
+			if results = append(results, string(p)); len(results) == len(lines) {
+				stop()
+			}
+		})
+	}()
+	for range 3 {
+		<-ended
+	}
+	try.OK(t, <-first)
+	slices.Sort(results)
+	try.Equal(t, len(slices.Compact(results)), len(lines))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/work"
 )
 
-// Work makes this process a worker, which squares numbers until ctx ends. Then it gives back what it
-// has not begun.
+// Work makes this process a worker, which squares numbers until ctx ends. Then it gives back what
+// it has not begun.
 func Work(ctx context.Context, c *rocl.Context) error {
 	square := func(_ context.Context, n int) (int, error) { return n * n, nil }
 	return work.Serve(ctx, c, rocl.Attrs{"worker": "square"}, square, work.Handlers(4))

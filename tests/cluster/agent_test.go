@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -193,6 +194,7 @@ type Agent struct {
 	report chan Report
 
 	ends  Ends
+	term  *election.Term
 	views []*view
 	churn *churn
 }

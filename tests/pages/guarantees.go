@@ -17,7 +17,7 @@ import (
 var guaranteeSections = []string{
 	"Delivery", "Sending", "Buffers", "Receiving", "Mailboxes", "Memory", "Ends", "Calls", "Transports", "Waiting", "Shared memory", "Hostile peers", "TLS",
 	"Resources", "Watches", "Takeover", "Directory", "Index", "Clusters", "Cluster searches", "Cuts and restarts", "Keys", "Nodes", "Options", "Commands", "Source tree",
-	"Package netrocl", "Package rpc", "Package live", "Package work", "Package bulk", "Package pool", "Package tpvm", "Dataflow",
+	"Package netrocl", "Package rpc", "Package live", "Package election", "Package work", "Package group", "Package bulk", "Package pool", "Package tpvm", "Dataflow",
 }
 
 const guaranteesHead = `# Guarantees

@@ -92,7 +92,7 @@ func troubleshooting(root string, files []*tree.File) (string, error) {
 	for text, place := range logged {
 		faults = append(faults, fmt.Errorf("%s: no comment with \"Cause:\" explains %q", place, text))
 	}
-	slices.SortFunc(all, func(a, b trouble) int { return cmp.Or(cmp.Compare(a.text, b.text), cmp.Compare(a.sign, b.sign)) })
+	slices.SortStableFunc(all, func(a, b trouble) int { return cmp.Or(cmp.Compare(a.text, b.text), cmp.Compare(a.sign, b.sign)) })
 	all = slices.CompactFunc(all, func(a, b trouble) bool { return a == b })
 	frame, err := os.ReadFile(filepath.Join(root, "tests/pages/troubleshooting.md"))
 	if err != nil {

@@ -179,6 +179,8 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		return a.flow(n)
 	case "work":
 		a.work()
+	case "hold", "hold-unique":
+		a.hold(task)
 	case "fill":
 		return a.fill(count)
 	case "expose":
