@@ -115,9 +115,6 @@ func searchFolder(t *testing.T, n node) {
 
 // Shards, crawlers and frontiers are killed at random, and others are started. An answer that is
 // said to be whole is always that of grep, and in the end there is one.
-//
-// Promise (Source tree): While any process of `examples/search` is killed, each answer that is said
-// to be whole is that of `grep`.
 func searchAndKill(t *testing.T, n node) {
 	n.open() // serves the directory
 	seed := rand.Uint64()

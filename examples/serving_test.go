@@ -58,9 +58,6 @@ func startGateway(n node) (*subprocess.Process, string) {
 // Models are killed, or stopped by SIGTERM, while requests are under way, and others are started
 // before. No request fails: each gets the text of its seed. A gateway that is killed has no effect
 // on the requests at another one.
-//
-// Promise (Source tree): While models of `examples/serving` are killed or stopped, no HTTP request
-// fails as long as one model of its name lives.
 func serveAndKill(t *testing.T, n node) {
 	home := n.open() // serves the directory
 	seed := rand.Uint64()
