@@ -144,22 +144,22 @@ func searchAndKill(t *testing.T, n node) {
 		eventually.True(t, "the answer is whole", func() bool { return s.asks(n, query...) })
 	}
 	becomesWhole("alpha")
-	for i, role := range roles { // the frontiers do not learn that a shard ends
-		if role[0] == "frontier" {
-			running[i].Signal(syscall.SIGSTOP)
+	of := func(kind string, do func(i int)) {
+		for i, role := range roles {
+			if role[0] == kind {
+				do(i)
+			}
 		}
 	}
-	n.kill(running[0])
+	of("frontier", func(i int) { running[i].Signal(syscall.SIGSTOP) }) // they do not learn that shards end
+	of("shard", func(i int) { n.kill(running[i]) })
 	if s.asks(n, "alpha") {
 		t.Error("an answer without a shard is said to be whole")
 	}
-	for i, role := range roles {
-		if role[0] == "frontier" {
-			running[i].Signal(syscall.SIGCONT)
-		}
-	}
+	of("frontier", func(i int) { running[i].Signal(syscall.SIGCONT) })
+	of("shard", func(i int) { running[i] = n.launch(n.command("shard")) })
 	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
 		becomesWhole(query...)
 	}
-	n.interrupt(running[1:]...)
+	n.interrupt(running...)
 }
