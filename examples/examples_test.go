@@ -84,6 +84,12 @@ var table = map[string]map[string]func(*testing.T, node){
 //
 // Promise (Package rpc): A file put by calls and transfers is whole, even if its server is killed
 // meanwhile.
+//
+// Promise (Source tree): While any processes of `examples/search` are killed, each answer that is
+// said to be whole is that of `grep`.
+//
+// Promise (Source tree): While models of `examples/serving` are killed or stopped, no HTTP request
+// fails as long as one model of its name lives.
 func TestExamples(t *testing.T) {
 	for example, tests := range table {
 		t.Run(example, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,9 +115,6 @@ func searchFolder(t *testing.T, n node) {
 
 // Shards, crawlers and frontiers are killed at random, and others are started. An answer that is
 // said to be whole is always that of grep, and in the end there is one.
-//
-// Promise (Source tree): While any process of `examples/search` is killed, each answer that is said
-// to be whole is that of `grep`.
 func searchAndKill(t *testing.T, n node) {
 	n.open() // serves the directory
 	seed := rand.Uint64()
@@ -141,8 +139,27 @@ func searchAndKill(t *testing.T, n node) {
 			running[i] = n.launch(n.command(roles[i]...))
 		}
 	}
-	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
+	becomesWhole := func(query ...string) {
+		t.Helper()
 		eventually.True(t, "the answer is whole", func() bool { return s.asks(n, query...) })
+	}
+	becomesWhole("alpha")
+	of := func(kind string, do func(i int)) {
+		for i, role := range roles {
+			if role[0] == kind {
+				do(i)
+			}
+		}
+	}
+	of("frontier", func(i int) { running[i].Signal(syscall.SIGSTOP) }) // they do not learn that shards end
+	of("shard", func(i int) { n.kill(running[i]) })
+	if s.asks(n, "alpha") {
+		t.Error("an answer without a shard is said to be whole")
+	}
+	of("frontier", func(i int) { running[i].Signal(syscall.SIGCONT) })
+	of("shard", func(i int) { running[i] = n.launch(n.command("shard")) })
+	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
+		becomesWhole(query...)
 	}
 	n.interrupt(running...)
 }

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -57,11 +56,8 @@ func startGateway(n node) (*subprocess.Process, string) {
 }
 
 // Models are killed, or stopped by SIGTERM, while requests are under way, and others are started
-// before. No request fails: each gets the text of its seed. A gateway that is killed has no effect on
-// the requests at another one.
-//
-// Promise (Source tree): While models of `examples/serving` are killed or stopped, no HTTP request
-// fails as long as one model of its name lives.
+// before. No request fails: each gets the text of its seed. A gateway that is killed has no effect
+// on the requests at another one.
 func serveAndKill(t *testing.T, n node) {
 	home := n.open() // serves the directory
 	seed := rand.Uint64()
@@ -119,7 +115,7 @@ func serveAndKill(t *testing.T, n node) {
 	}
 	close(stop)
 	clients.Wait()
-	if eventually.Context(t); doomed != nil {
+	if doomed != nil {
 		n.interrupt(doomed)
 	}
 	n.interrupt(append(models, stays)...)

@@ -127,8 +127,8 @@ func (s *Set) Await(ctx context.Context, by By, not ...rocl.GID) (*Member, error
 }
 
 // Picker returns a function that picks for the policies of package rpc, by rpc.Among. The function
-// picks a member other than those of not, and fails with ErrNone if there is none. While the set has
-// no member at all, it waits until ctx ends.
+// picks a member other than those of not, and fails with ErrNone if there is none. While the set
+// has no member at all, it waits until ctx ends.
 func (s *Set) Picker(by By) func(ctx context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
 	return func(ctx context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
 		m, err := s.Pick(by, not...)

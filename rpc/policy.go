@@ -386,7 +386,8 @@ func attempt[In, Out any](ctx context.Context, c *Client, id rocl.GID, name stri
 }
 
 // hedge makes the attempts of a call beside each other. Each has a goroutine, which may outlive
-// hedge for as long as its call takes to end. A choice that waits does not delay an earlier attempt.
+// hedge for as long as its call takes to end. A Picker that waits does not delay the result of an
+// earlier attempt.
 func hedge[In, Out any](ctx, caller context.Context, c *Client, t *target, name string, in In, cfg *config, p *Policy) (a Answer[Out], err error) {
 	type result struct {
 		Answer[Out]

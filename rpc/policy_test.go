@@ -213,8 +213,8 @@ func TestHedge(t *testing.T) {
 		_, _, err = f.do(t.Context(), p)
 		try.Fails(err)(t, rpc.ErrPolicy)
 	})
-	slow := func(context.Context, int) error { time.Sleep(300 * time.Millisecond); return nil }
-	inFleet(t, 1, slow, func(t *testing.T, f *fleet) { // the second attempt waits for another server
+	slow := func(context.Context, int) error { time.Sleep(300 * time.Millisecond); return nil } // in virtual time
+	inFleet(t, 1, slow, func(t *testing.T, f *fleet) {                                          // the second attempt waits for another server
 		p := rpc.Policy{Attempts: 3, Hedge: 100 * time.Millisecond, Idempotent: true}
 		n, took, err := f.do(t.Context(), p, rpc.Among(func(ctx context.Context, not []rocl.GID) (rocl.GID, func(error), error) {
 			id, done, err := f.inOrder(ctx, not)

@@ -30,10 +30,10 @@ func Publish(ctx context.Context, me *rocl.Resource, symbol string, price string
 	return n, err
 }
 
-// PublishNow sends a price without waiting to the receivers in s, which follows those of the symbol:
-// it passes over each one whose mailbox is full. It returns how many accepted the price. It also
-// passes over a receiver that is new to the sender's context, until the library has asked for its
-// address and for room in its mailbox.
+// PublishNow sends a price without waiting to the receivers in s, which follows those of a symbol.
+// It passes over each receiver whose mailbox is full, and returns how many accepted the price. It
+// also passes over a receiver that is new to the sender's context, until the library has asked for
+// its address and for room in its mailbox.
 func PublishNow(ctx context.Context, me *rocl.Resource, s *live.Set, price string) (int, error) {
 	b, err := me.Context().BufferWait(ctx, len(price))
 	if err != nil {

@@ -18,8 +18,8 @@ func ServeRenderer(ctx context.Context, c *rocl.Context, do func([]byte) []byte)
 		rpc.WithCall("render", render), rpc.PublishLoad("load"))
 }
 
-// Renderers follows the renderers of the cluster whose load is below 100. One that drains has
-// another value of rpc.
+// Renderers follows the renderers of the cluster whose load is below 100. The attribute rpc of a
+// renderer that drains has another value.
 func Renderers(ctx context.Context, c *rocl.Context) (*live.Set, error) {
 	pattern, err := rocl.Parse("type=renderer rpc=1 load<100")
 	if err != nil {

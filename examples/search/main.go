@@ -9,8 +9,8 @@
 //	search find WORD...           prints the pages, and fails if some may be lacking
 //	search all DIR|URL [WORD...]  keeps processes of all roles running; a folder is served by HTTP
 //
-// Roles find each other by their attributes. Each may come, and may be killed, at any time: others of
-// its role do its work again. The site is taken not to change meanwhile.
+// Roles find each other by their attributes. Each may come, and may be killed, at any time: others
+// of its role do its work again. The site is taken not to change meanwhile.
 package main
 
 import (
@@ -116,21 +116,21 @@ func all(ctx context.Context, c *rocl.Context, client *rpc.Client, site string, 
 				for ctx.Err() == nil {
 					cmd := exec.CommandContext(ctx, os.Args[0], role...)
 					cmd.Stderr = os.Stderr
-					log.Printf("a %s has ended: %v", role[0], cmd.Run())
+					if err := cmd.Run(); ctx.Err() == nil {
+						log.Printf("a %s has ended: %v", role[0], err)
+					}
 				}
 			})
 		}
 	}
-	if len(words) == 0 {
-		<-ctx.Done()
-	}
-	for ctx.Err() == nil {
+	for len(words) > 0 && ctx.Err() == nil {
 		if urls, err := find(ctx, c, client, words); err == nil {
 			fmt.Print(strings.Join(append(urls, ""), "\n"))
 			return nil
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
@@ -388,8 +388,8 @@ func (f *frontier) follow(set *live.Set) {
 }
 
 // publish says by an attribute which shards together have all pages, if no visit is under way. If
-// they all answer a query, its answer is whole: a shard has its pages as long as it lives. mu must be
-// held.
+// they all answer a query, its answer is whole: a shard has its pages as long as it lives. mu must
+// be held.
 func (f *frontier) publish() {
 	ids := map[string]bool{}
 	if f.visits == 0 {

@@ -135,8 +135,8 @@ type gateway struct {
 	sets   map[string]*live.Set // of the models of each name
 }
 
-// policy repeats a request: at once if its model ends, and also if it takes long.
-var policy = rpc.Policy{Timeout: time.Minute, Attempts: 10, Idempotent: true, Hedge: 5 * time.Second}
+// repeat asks another model too: at once if the first ends, and also if it takes long.
+var repeat = rpc.WithPolicy(rpc.Policy{Timeout: time.Minute, Attempts: 10, Idempotent: true, Hedge: 5 * time.Second})
 
 // serveHTTP answers requests until ctx ends, and then ends those that have begun.
 func serveHTTP(ctx context.Context, c *rocl.Context, address string) error {
@@ -166,12 +166,10 @@ func (g *gateway) models(name string) (*live.Set, error) {
 	}
 	pattern := rocl.Match{"type": "model", "model": name, "rpc": "1"} // without those that drain
 	s, err := live.Follow(context.Background(), g.c, pattern)
-	if err == nil && s.Len() == 0 {
-		s.Close()
-		err = fmt.Errorf("model %q: %w", name, rocl.ErrNotFound)
-	}
-	if err == nil {
+	if err == nil && s.Len() > 0 {
 		g.sets[name] = s
+	} else if err == nil {
+		err = errors.Join(fmt.Errorf("model %q: %w", name, rocl.ErrNotFound), s.Close())
 	}
 	return s, err
 }
@@ -194,8 +192,7 @@ func (g *gateway) complete(w http.ResponseWriter, r *http.Request) {
 		g.stream(r.Context(), set, in, w)
 		return
 	}
-	among := rpc.Among(set.Picker(live.Least("load")))
-	a, err := rpc.CallAny[request, string](r.Context(), g.client, nil, "complete", in, among, rpc.WithPolicy(policy))
+	a, err := rpc.CallAny[request, string](r.Context(), g.client, nil, "complete", in, repeat, rpc.Among(set.Picker(live.Least("load"))))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return

@@ -51,12 +51,12 @@ var fault = map[string]func(l *lab, n *node, others []*node) (heal func()){
 	"cut":    func(l *lab, n *node, others []*node) func() { l.cut([]*node{n}, others); return l.heal },
 }
 
-// The roles of examples/search are on three nodes, and its site on a fourth machine. One node is
-// killed, or cut off. The answer on the others is whole again, and so it is on all nodes when the cut
-// has healed. The node that fails has the frontier in one form, and a crawler in the other.
+// The roles of examples/search are on three nodes, and its site on a fourth machine. The node of
+// the frontier is killed, or that of a crawler is cut off. The answer on the others is whole again,
+// and so it is on all nodes when the cut has healed.
 //
-// Promise (Clusters): `examples/search` and `examples/serving` work with their roles on three nodes,
-// also when one node is killed or cut off. See also TestServingOnThreeNodes.
+// Promise (Clusters): `examples/search` and `examples/serving` work with their roles on three
+// nodes, also when one node is killed or cut off. See also TestServingOnThreeNodes.
 func TestSearchOnThreeNodes(t *testing.T) {
 	parallel(t)
 	need(t)
