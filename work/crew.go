@@ -222,7 +222,7 @@ func (q *Queue[In, Out]) give(e *employee[In, Out], waits bool) bool {
 	case !waits && (errors.Is(s.err, rocl.ErrFull) || errors.Is(s.err, rocl.ErrLimit)):
 		m.recalls, e.saysLeft = recalls, saysLeft
 		e.wakeUp()
-	case m.busy == 0:
+	case m.busy == 0 || !errors.Is(s.err, rocl.ErrGone) && !errors.Is(s.err, rocl.ErrUnreachable):
 		q.lose(e, s.err)
 	default:
 		q.board.leave(m) // the monitor reports the end behind the last result
@@ -305,7 +305,7 @@ func (s *sender[In, Out]) say(kind byte, p []byte) error {
 	}
 	var err error
 	if s.waits {
-		err = s.q.self.SendBytes(s.ctx, s.id, tagOf(kind, s.session), p)
+		err = sendWait(s.ctx, s.q.self, s.id, tagOf(kind, s.session), p)
 	} else {
 		err = trySend(s.q.self, s.id, tagOf(kind, s.session), p)
 	}
@@ -323,6 +323,19 @@ func trySend(from *rocl.Resource, to rocl.GID, tag uint64, p []byte) error {
 	}
 	copy(b.Bytes(), p)
 	if err = from.TrySend(to, tag, b); err != nil {
+		b.Release()
+	}
+	return err
+}
+
+// sendWait sends a copy of p, and waits for memory and for room.
+func sendWait(ctx context.Context, from *rocl.Resource, to rocl.GID, tag uint64, p []byte) error {
+	b, err := from.Context().BufferWait(ctx, len(p))
+	if err != nil {
+		return err
+	}
+	copy(b.Bytes(), p)
+	if err = from.Send(ctx, to, tag, b); err != nil {
 		b.Release()
 	}
 	return err

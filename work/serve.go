@@ -513,7 +513,7 @@ func (s *server[In, Out]) send(ses *session, waits bool) {
 		s.mu.Unlock()
 		var err error
 		if waits {
-			err = s.self.SendBytes(ses.ctx, ses.queue, tagOf(kindResults, ses.number), p)
+			err = sendWait(ses.ctx, s.self, ses.queue, tagOf(kindResults, ses.number), p)
 		} else {
 			err = trySend(s.self, ses.queue, tagOf(kindResults, ses.number), p)
 		}
