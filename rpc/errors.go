@@ -73,6 +73,11 @@ func (e *Error) Error() string {
 // Unwrap returns the known errors that the handler's error matched.
 func (e *Error) Unwrap() []error { return e.kinds }
 
+// IsEnd reports whether the server has refused the call because it drains or is closed, for
+// [rocl.IsEnd]. An error of a handler says nothing about the end of the server, also if it matches
+// rocl.ErrGone.
+func (e *Error) IsEnd() bool { return !e.Ran && errors.Is(e, ErrClosed) }
+
 // argumentType returns the type of the arguments of a call if package codec encodes them, and
 // otherwise nil.
 func argumentType[In any](cfg *config) reflect.Type {

@@ -197,3 +197,20 @@ func TestPublishLoad(t *testing.T) {
 		try.OK(t, s.Close(t.Context()))
 	})
 }
+
+// A refusal by a server that drains is an end. The handler's own rocl.ErrGone is none.
+func TestErrorIsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, home, other *rocl.Context) {
+		s := try.Get(rpc.NewServer(t.Context(), home, nil, rpc.WithCall("gone", func(context.Context, int) (int, error) { return 0, rocl.ErrGone })))(t)
+		c := client(t, other)
+		call := func() error { _, err := rpc.Call[int, int](t.Context(), c, s.ID(), "gone", 1); return err }
+		if err := call(); !errors.Is(err, rocl.ErrGone) || rocl.IsEnd(err) {
+			t.Error(err)
+		}
+		try.OK(t, s.Drain(t.Context()))
+		if err := call(); !errors.Is(err, rpc.ErrClosed) || !rocl.IsEnd(err) {
+			t.Error(err)
+		}
+		try.OK(t, s.Close(t.Context()))
+	})
+}
