@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"sync"
@@ -73,6 +74,9 @@ const tagEnded = 1<<63 | 0x656c656374 // elect
 // errors of [rocl.Context.Register] and [rocl.Context.Watch]. If Hold fails, it has withdrawn the
 // claim.
 func Hold(ctx context.Context, c *rocl.Context, name rocl.Attributes, opts ...Option) (*Term, error) {
+	if c == nil {
+		return nil, fmt.Errorf("election: hold: %w: the context is nil", fs.ErrInvalid)
+	}
 	t := &Term{c: c, ended: make(chan struct{})}
 	if name != nil {
 		if err := name.AppendAttrs(&t.name); err != nil {

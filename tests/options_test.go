@@ -23,9 +23,11 @@ import (
 	roclctx "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/group"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/live"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/resource"
@@ -155,6 +157,9 @@ var zeroUses = map[string][]zeroUse{
 	"tpvm.Where":           {useSpawn(tpvm.Where(nil)), useSpawn(tpvm.Where(nil, nil)), useSpawn(nil)},
 	"tpvm.Workers":         {useHandler(tpvm.Workers(0)), useHandler(tpvm.Workers(-1)), useHandler(nil)},
 
+	"election.Above":        {useHold(election.Above(0)), useHold(nil)},
+	"election.WithRegister": {useHold(election.WithRegister()), useHold(election.WithRegister(nil))},
+
 	"work.PerWorker": {useQueue(work.PerWorker(0)), useQueue(work.PerWorker(-1)), useQueue(nil)},
 	"work.Backlog":   {useQueue(work.Backlog(0)), useQueue(work.Backlog(-1))},
 	"work.Attempts":  {useQueue(work.Attempts(0)), useQueue(work.Attempts(-1))},
@@ -182,7 +187,7 @@ func TestZeroOptions(t *testing.T) {
 					return
 				}
 				first, _, _ := strings.Cut(err.Error(), ":")
-				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow", "work"}
+				known := []string{"rocl", "rpc", "bulk", "tpvm", "directory", "dataflow", "work", "election"}
 				if !slices.Contains(known, first) || strings.Contains(err.Error(), "nil pointer") {
 					t.Errorf("not a clear error: %v", err)
 				}
@@ -202,8 +207,14 @@ func TestZeroArguments(t *testing.T) {
 		"rpc.NewServer": func() error { _, err := rpc.NewServer(ctx, nil, nil); return err },
 		"rpc.NewClient": func() error { _, err := rpc.NewClient(ctx, nil); return err },
 		"bulk.Open":     func() error { _, err := bulk.Open(ctx, nil); return err },
-		"group.Join":    func() error { _, err := group.Join(ctx, nil, "g", nil); return err },
-		"work.Open":     func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
+		"election.Hold": func() error { _, err := election.Hold(ctx, nil, nil); return err },
+		"live.Follow":   func() error { _, err := live.Follow(ctx, nil, nil); return err },
+		"work.Serve": func() error {
+			return work.Serve(ctx, nil, nil, func(context.Context, int) (int, error) { return 0, nil })
+		},
+		"rpc.Serve":  func() error { return rpc.Serve(ctx, nil, nil) },
+		"group.Join": func() error { _, err := group.Join(ctx, nil, "g", nil); return err },
+		"work.Open":  func() error { _, err := work.Open[int, int](ctx, nil, nil); return err },
 		"dataflow.Work": func() error {
 			return dataflow.Work[int, int](ctx, nil, dataflow.WorkFor{}, nil)
 		},
@@ -249,6 +260,18 @@ func useFlow(o dataflow.Option, run ...dataflow.RunOption) zeroUse {
 		}
 		_, elastic := dataflow.New("zero", dataflow.Pipeline3(dataflow.From(send), dataflow.Elastic[int, int]("f", o), dataflow.To(count)))
 		return errors.Join(err, elastic)
+	}
+}
+
+// useHold returns a use of an option of a held name.
+func useHold(o election.Option) zeroUse {
+	return func(t *testing.T) error {
+		c, _ := two(t)
+		term, err := election.Hold(eventually.Context(t), c, lib.Attrs{"name": "zero"}, o)
+		if err == nil {
+			err = term.Close()
+		}
+		return err
 	}
 }
 
