@@ -4,6 +4,7 @@ package rocl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"slices"
@@ -54,11 +55,11 @@ func ExampleParse() {
 	slices.Sort(names)
 	fmt.Println(names)
 
-	_, err = rocl.Parse("type=model name=large language model")
-	fmt.Println(err)
+	_, err = rocl.Parse("type=model name=large language model") // without quotes
+	fmt.Println(errors.Is(err, rocl.ErrCondition))
 	// Output:
-	// [llama phi] rocl: parse a pattern: at "language": resource: the condition makes no sense: an
-	// operator such as = or < must follow the name, and a value with spaces must be in quotes
+	// [llama phi]
+	// true
 }
 
 // A server registers what its struct describes.
