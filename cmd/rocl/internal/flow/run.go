@@ -83,13 +83,13 @@ func (l *launcher) launch(cmd *cobra.Command, f *flowfile.File, args []string) (
 	if l.onlyPrint {
 		return l.print(cmd.OutOrStdout())
 	}
+	if err := l.check(ctx, args); err != nil {
+		return err
+	}
 	if l.limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(l.limit), errLimit)
 		defer cancel()
-	}
-	if err := l.check(ctx, args); err != nil {
-		return err
 	}
 	began := time.Now()
 	failures := l.wait(ctx)
@@ -107,17 +107,9 @@ func (l *launcher) check(ctx context.Context, args []string) error {
 	d, err := drawingOf(ctx, &said, args, l.groups[0].Env)
 	if err != nil {
 		_, _ = l.errOut.Write(said.Bytes())
-		if errors.Is(context.Cause(ctx), errLimit) {
-			return l.tooLong()
-		}
 		return err
 	}
 	return l.file.Match(d.Groups)
-}
-
-// tooLong is the error of a run that was ended by its time limit.
-func (l *launcher) tooLong() error {
-	return fmt.Errorf("%w after %v: all groups were ended", errLimit, time.Duration(l.limit))
 }
 
 // env returns the environment of a group, with a text that stands for the configuration.
@@ -195,7 +187,7 @@ func (l *launcher) wait(ctx context.Context) (failures []*failure) {
 func (l *launcher) result(ctx context.Context, failures []*failure) error {
 	if ctx.Err() != nil {
 		if errors.Is(context.Cause(ctx), errLimit) {
-			return l.tooLong()
+			return fmt.Errorf("%w after %v: all groups were ended", errLimit, time.Duration(l.limit))
 		}
 		return context.Cause(ctx)
 	}
