@@ -242,7 +242,8 @@ func (r *Resource) CompareAndSet(ctx context.Context, rev uint64, a Attributes) 
 // wrap makes an error of the directory about the resource match ErrClosed if Delete has begun
 // meanwhile or the context is closing.
 func (r *Resource) wrap(err error) error {
-	if r.deleting.Load() && errors.Is(err, directory.ErrNotFound) && !errors.Is(err, dispatch.ErrClosed) {
+	isClosed := r.deleting.Load() && errors.Is(err, directory.ErrNotFound) || r.c.life.HasEnded() && errors.Is(err, directory.ErrClosed)
+	if isClosed && !errors.Is(err, dispatch.ErrClosed) {
 		return fmt.Errorf("%w: %w", dispatch.ErrClosed, err)
 	}
 	return err
