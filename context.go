@@ -379,7 +379,8 @@ func Want(names ...string) FindOption {
 
 // Covered makes a find fill in v with the nodes of the cluster that it has asked. FindAll fills in
 // v when its loop has ended, Find only with [Least] or [Most]. With Covered a node that could not
-// be asked is no error; without it FindAll ends with ErrPartial.
+// be asked is no error; without it FindAll ends with ErrPartial. It ends with ErrPartial in either
+// case while the cluster may have nodes that this one has not met.
 func Covered(v *Coverage) FindOption { return func(c *findConfig) { c.cov = v } }
 
 // newPattern returns the pattern of a question, the attributes a with what the options add, and the

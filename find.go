@@ -289,7 +289,7 @@ func (r *Resource) SendTo(ctx context.Context, a Attributes, tag uint64, b *Buff
 //
 // A resource that ends meanwhile is skipped. The other errors are those of SendAll. If a node could
 // not be asked, the resources of the other nodes get the message and the error matches
-// ErrPartial; with [Covered] there is no such error.
+// ErrPartial; with [Covered] only if nodes may exist that this one has not met.
 //
 // If SendToAll returns nil, it has taken over the caller's reference to b. If it fails, b stays the
 // caller's, even if some resources accepted the message.
