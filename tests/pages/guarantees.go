@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/parser"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,9 +24,7 @@ var guaranteeSections = []string{
 const guaranteesHead = `# Guarantees
 
 A guarantee is a promise of the library that tests show. Each promise stands above a test, and
-` + "`go run ./tests/pages`" + ` prints this page from there. "dispatch/TestMoves" is the test "TestMoves"
-in the folder "dispatch", which runs by ` + "`go test -run '^TestMoves$' ./dispatch`" + `; "rocl" is the root
-of the repository.
+` + "`go run ./tests/pages`" + ` prints this page from there. The numbers behind a promise lead to its tests.
 
 [Delivery](DELIVERY.md) defines *accepted*, *delivered*, *received* and *reported*, and the
 [glossary](GLOSSARY.md) other terms. Not promised are:
@@ -52,7 +51,7 @@ type promise struct {
 
 // guarantees returns the text of docs/GUARANTEES.md.
 func guarantees(root string) (string, error) {
-	promises, folders, err := promisesOf(root)
+	promises, places, err := promisesOf(root)
 	if err != nil {
 		return "", err
 	}
@@ -69,23 +68,21 @@ func guarantees(root string) (string, error) {
 				return "", fmt.Errorf("%s: promised before, at %s: %s", p.at, stands[p.text], p.text)
 			}
 			stands[p.text] = p.at
-			names, err := p.names(folders)
+			links, err := p.links(places)
 			if err != nil {
 				return "", err
 			}
-			for i, text := range []string{p.text, names} {
-				fmt.Fprintf(&page, "%s %s\n", "- "[i:i+1], strings.ReplaceAll(wrap(text, 98), "\n", "\n  "))
-			}
+			fmt.Fprintf(&page, "- %s%s\n", strings.ReplaceAll(wrap(p.text, 98), "\n", "\n  "), links)
 		}
 	}
 	return page.String(), nil
 }
 
-// promisesOf returns the promises in the order of the files, and the folders that have a test of
-// each name.
-func promisesOf(root string) (promises []promise, folders map[string][]string, err error) {
+// promisesOf returns the promises in the order of the files, and the files that have a test of each
+// name.
+func promisesOf(root string) (promises []promise, places map[string][]string, err error) {
 	files, err := tree.Go(root, parser.ParseComments, tree.IsTest)
-	folders = map[string][]string{}
+	places = map[string][]string{}
 	for _, f := range files {
 		above := map[*ast.CommentGroup]bool{}
 		for _, d := range f.Decls {
@@ -93,7 +90,7 @@ func promisesOf(root string) (promises []promise, folders map[string][]string, e
 			if !ok || !isTest.MatchString(test.Name.Name) {
 				continue
 			}
-			folders[test.Name.Name] = append(folders[test.Name.Name], f.Folder())
+			places[test.Name.Name] = append(places[test.Name.Name], f.Path)
 			above[test.Doc] = true
 			p := promise{at: f.At(test.Pos()), tests: []string{test.Name.Name}, dir: f.Folder()}
 			found, err := p.readComment(test.Doc.Text())
@@ -108,7 +105,7 @@ func promisesOf(root string) (promises []promise, folders map[string][]string, e
 			}
 		}
 	}
-	return promises, folders, err
+	return promises, places, err
 }
 
 var (
@@ -137,26 +134,31 @@ func (p promise) readComment(text string) (found []promise, err error) {
 	return found, nil
 }
 
-// names returns the tests of a promise with their folders.
-func (p promise) names(folders map[string][]string) (string, error) {
-	var all []string
+// links returns links to the files of a promise's tests. places has the files of each test by its
+// name.
+func (p promise) links(places map[string][]string) (string, error) {
+	var linked []string
+	var all strings.Builder
 	for _, test := range p.tests {
 		dir, name, ok := strings.Cut(test, ": ")
-		if !ok {
+		files := places[name]
+		switch {
+		case !ok:
 			name, dir = test, p.dir
-			if has := folders[name]; len(has) == 1 {
-				dir = has[0]
+			if files = places[name]; len(files) == 1 {
+				dir = path.Dir(files[0])
 			}
-		} else if dir == "rocl" {
+		case dir == "rocl":
 			dir = "."
 		}
-		if !slices.Contains(folders[name], dir) {
-			return "", fmt.Errorf("%s: no test %s in folder %s; the folders are %q", p.at, name, dir, folders[name])
+		k := slices.IndexFunc(files, func(f string) bool { return path.Dir(f) == dir })
+		if k < 0 {
+			return "", fmt.Errorf("%s: no test %s in folder %s; the files are %q", p.at, name, dir, files)
 		}
-		if dir == "." {
-			dir = "rocl"
+		if file := files[k]; !slices.Contains(linked, file) {
+			linked = append(linked, file)
+			fmt.Fprintf(&all, "[[%d]](../%s)", len(linked), file)
 		}
-		all = append(all, "`"+dir+"/"+name+"`")
 	}
-	return strings.Join(all, ", "), nil
+	return all.String(), nil
 }
