@@ -53,11 +53,6 @@ type Node struct {
 	Error string          `json:"error,omitempty"` // why the node could not be asked
 }
 
-// A teller asks a context what goes on in it.
-type teller interface {
-	SnapshotOf(ctx context.Context, id rocl.GID) (rocl.Snapshot, error)
-}
-
 // Gather asks every context of c's node at the same time, without c itself, and with isCluster the
 // other nodes. A context that has not answered within limit is Silent. Gather fails if the
 // directory of c's node does not answer within limit. It may be called concurrently.
@@ -70,6 +65,7 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 	var covered rocl.Coverage
 	found := 0
 	var err error
+	asked.Go(func() { v.Nodes = nodes(within, c, isCluster) })
 	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&covered)) {
 		if err = ferr; err != nil {
 			break
@@ -79,14 +75,15 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 			continue
 		}
 		asked.Go(func() {
-			t := tell(within, c, &f)
+			t, ok := tell(within, c, &f)
 			mu.Lock()
 			defer mu.Unlock()
-			v.Contexts = append(v.Contexts, t)
+			if ok {
+				v.Contexts = append(v.Contexts, t)
+			}
 		})
 	}
 	asked.Wait()
-	v.Nodes = nodes(within, c, isCluster)
 	if err != nil && found == 0 {
 		return nil, fmt.Errorf("observe: find the contexts of the node: %w", err)
 	}
@@ -160,24 +157,25 @@ func newNode(f *rocl.Found) Node {
 	return Node{ID: f.ID.Node(), Name: strings.TrimSpace(f.Attrs.GetString(rocl.AttrHost) + " " + labels(&f.Attrs)), Addr: f.Attrs.GetString(rocl.AttrAddr)}
 }
 
-// tell asks the context f for its snapshot.
-func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) Context {
-	t := Context{}
-	s, err := rocl.Snapshot{}, errors.New("not supported")
-	if a, ok := any(c).(teller); ok {
-		s, err = a.SnapshotOf(ctx, f.ID)
+// tell asks the context f for its snapshot. It reports false if the context has ended meanwhile.
+func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) (told Context, ok bool) {
+	s, err := c.SnapshotOf(ctx, f.ID)
+	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone) {
+		if _, err := c.Lookup(ctx, f.ID, rocl.AttrKind); errors.Is(err, rocl.ErrNotFound) {
+			return told, false
+		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		t.Silent = noAnswer
+		told.Silent = noAnswer
 	case err != nil:
-		t.Silent = err.Error()
+		told.Silent = err.Error()
 	default:
-		t.Snapshot = s
+		told.Snapshot = s
 	}
-	t.Context = f.ID
-	t.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
-	return t
+	told.Context = f.ID
+	told.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
+	return told, true
 }
 
 // labels returns attributes, without those of the library.
