@@ -68,12 +68,12 @@ type graph struct {
 	names     map[resource.NodeID]string
 	resources map[rocl.GID]*rocl.ResourceSnapshot
 	waits     []wait
-	mailboxes map[rocl.GID]int       // waits of kind Waiting
-	byFrom    map[rocl.GID][]int     // waits of a resource, the longest first
-	byContext map[rocl.GID][]int     // calls and sends of a context, the longest first
-	called    map[rocl.GID]time.Time // when the first call that waits for a resource began
-	dialling  map[[2]rocl.GID]string // why a context has no connection with another one; "": it has one
-	asked     map[resource.NodeID]bool
+	mailboxes map[rocl.GID]int           // waits of kind Waiting
+	byFrom    map[rocl.GID][]int         // waits of a resource, the longest first
+	byContext map[rocl.GID][]int         // calls and sends of a context, the longest first
+	called    map[rocl.GID]time.Time     // when the first call that waits for a resource began
+	dialling  map[[2]rocl.GID]string     // why a context has no connection with another one; "": it has one
+	unasked   map[resource.NodeID]string // why nodes were not asked; "": they were
 }
 
 // Waits returns the calls, sends and receives that have waited for least or longer, and the
@@ -157,13 +157,13 @@ func (o *Observer) graph(least time.Duration) *graph {
 	g := &graph{
 		Observer: o, names: o.nodeNames(), resources: map[rocl.GID]*rocl.ResourceSnapshot{}, mailboxes: map[rocl.GID]int{},
 		byFrom: map[rocl.GID][]int{}, byContext: map[rocl.GID][]int{}, called: map[rocl.GID]time.Time{},
-		dialling: map[[2]rocl.GID]string{}, asked: map[resource.NodeID]bool{},
+		dialling: map[[2]rocl.GID]string{}, unasked: map[resource.NodeID]string{},
 	}
 	for _, n := range o.view.Nodes {
-		g.asked[n.ID] = n.Error == ""
+		g.unasked[n.ID] = n.Error
 	}
 	o.each(func(s *contextSeen, w Whose) {
-		g.asked[w.Context.Node()] = true
+		g.unasked[w.Context.Node()] = ""
 		for i := range s.last.Resources {
 			g.resources[s.last.Resources[i].Resource] = &s.last.Resources[i]
 		}
@@ -306,10 +306,12 @@ func (g *graph) missing(from *contextSeen, to rocl.GID) string {
 	switch reason := g.dialling[[2]rocl.GID{from.last.Context, to.Context()}]; {
 	case reason != "":
 		return fmt.Sprintf("no connection from %s to %s: %s", g.process(from.last.Context), g.process(to.Context()), reason)
-	case s == nil && g.asked[to.Node()]:
-		return g.label(to) + " no longer exists"
 	case s == nil:
-		return fmt.Sprintf("node %s was not asked", nodeName(g.names, to.Node()))
+		why, isKnown := g.unasked[to.Node()]
+		if isKnown && why == "" {
+			return g.label(to) + " no longer exists"
+		}
+		return fmt.Sprintf("node %s was not asked", nodeName(g.names, to.Node())) + strings.TrimSuffix(": "+why, ": ")
 	case !s.silent.IsZero():
 		text := fmt.Sprintf("%s has not answered for %s", g.process(to.Context()), short(g.view.Taken.Sub(s.silent)))
 		if s.last.Silent != noAnswer {
