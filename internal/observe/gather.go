@@ -64,9 +64,9 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 	var asking sync.WaitGroup
 	asking.Go(func() { v.Nodes = nodes(within, c, isCluster) })
 	told := map[rocl.GID]Context{} // by contexts of other nodes
-	problems := map[resource.NodeID]string{}
+	sums := map[resource.NodeID]summary{}
 	if isCluster {
-		asking.Go(func() { sumUp(within, c, told, problems) })
+		asking.Go(func() { sumUp(within, c, told, sums) })
 	}
 	var found []Context // that are to be told: those of other nodes with isCluster
 	err := error(nil)
@@ -96,21 +96,28 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 		return nil, fmt.Errorf("observe: find the contexts of the node: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	if isCluster {
-		problems[c.ID().Node()] = "" // its contexts were asked
-		v.merge(found, told, problems)
+		sums[c.ID().Node()] = summary{} // its contexts were asked
+		v.merge(found, told, sums)
 	}
 	v.Clean()
 	v.name(ctx, c, limit)
 	return v, nil
 }
 
-// sumUp asks the nodes for their summaries. It sets what each context has told, and why a node
-// could not be asked: "" if it could.
-func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, problems map[resource.NodeID]string) {
+// A summary says how the question to a node ended.
+type summary struct {
+	problem string
+	isCut   bool // contexts were left out
+}
+
+// sumUp asks the nodes for their summaries, and sets what each context has told.
+func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
 	for s, err := range c.Summaries(ctx) {
-		if problems[s.Node] = ""; err != nil {
-			problems[s.Node] = err.Error()
+		sum := summary{isCut: s.Cut["contexts"]+s.Cut["silent"] > 0}
+		if err != nil {
+			sum.problem = err.Error()
 		}
+		sums[s.Node] = sum
 		for _, one := range s.Contexts {
 			told[one.Context] = Context{Snapshot: one}
 		}
@@ -120,19 +127,19 @@ func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, prob
 	}
 }
 
-// merge adds the contexts of other nodes that were found, with what they have told.
-func (v *View) merge(found []Context, told map[rocl.GID]Context, problems map[resource.NodeID]string) {
+// merge adds the contexts of other nodes that were found, with what they have told. A node's
+// directory does not tell of the context by which it asks.
+func (v *View) merge(found []Context, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
-		if problem, isAsked := problems[n.ID]; !isAsked {
-			n.Error = noAnswer
+		if sum, isAsked := sums[n.ID]; isAsked {
+			n.Error = sum.problem
 		} else {
-			n.Error = cmp.Or(n.Error, problem)
+			n.Error = noAnswer
 		}
 	}
 	for _, f := range found {
 		one, isTold := told[f.Context]
-		problem, isAsked := problems[f.Context.Node()]
 		switch {
 		case isTold && one.Silent == "":
 			one.PID = f.PID
@@ -140,7 +147,7 @@ func (v *View) merge(found []Context, told map[rocl.GID]Context, problems map[re
 		case isTold:
 			f.Silent = one.Silent
 			v.Contexts = append(v.Contexts, f)
-		case isAsked && problem == "":
+		case sums[f.Context.Node()].isCut:
 			f.Silent = "left out of the summary of its node"
 			v.Contexts = append(v.Contexts, f)
 		}

@@ -5,6 +5,7 @@ package observe_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -16,10 +17,12 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -79,6 +82,45 @@ func TestGather(t *testing.T) {
 	try.Equal(t, v.Names[hidden.ID()], `evil=\x1b[31m name=hidden`, "the name of a resource of a silent context")
 	if len(v.Nodes) != 1 || v.Nodes[0].ID != asks.ID().Node() || !strings.HasSuffix(v.Nodes[0].Name, " zone=a") {
 		t.Errorf("nodes: %+v", v.Nodes)
+	}
+}
+
+// With the cluster, Gather tells what the contexts of other nodes are doing, and a chain of waits
+// goes on there. Without, the chain ends at a node that was not asked.
+func TestGatherCluster(t *testing.T) {
+	nice.Raise(t) // a node that is late for a second is dead
+	ctx := eventually.Context(t)
+	var sockets, binds []string
+	var members []*rocl.Context
+	open := func(opts ...rocl.Option) *rocl.Context {
+		c := try.Get(rocl.Open(ctx, append(opts, rocl.WithCluster(t.Name()))...))(t)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	for i := range 2 {
+		sockets, binds = append(sockets, freeaddr.Socket(t)), append(binds, try.Get(freeaddr.Loopback())(t))
+		members = append(members, open(rocl.WithSocket(sockets[i]), rocl.WithMember(cluster.Member{Bind: binds[i], Join: binds[:i]})))
+	}
+	far := try.Get(members[1].Register(ctx, rocl.Attrs{"name": "far"}))(t)
+	near, asks := try.Get(members[0].Register(ctx, nil))(t), open(rocl.WithSocket(sockets[0]))
+	eventually.True(t, "the nodes have met", func() bool {
+		_, err := asks.Find(ctx, rocl.Match{"name": "far"})
+		return err == nil
+	})
+	called := make(chan struct{})
+	cctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(called)
+		try.Fails(near.CallBytes(cctx, far.ID(), 1, nil))(t, context.Canceled)
+	}()
+	defer func() { cancel(); <-called }()
+	for isCluster, end := range map[bool]string{true: " of node .*: nobody receives: 1 message waits", false: fmt.Sprintf("node %012x was not asked", uint64(far.ID().Node()))} {
+		eventually.True(t, end, func() bool {
+			var o observe.Observer
+			o.Add(try.Get(observe.Gather(ctx, asks, isCluster, 5*time.Second))(t))
+			chains := o.Waits(0, near.ID())
+			return len(chains) == 1 && regexp.MustCompile(end).MatchString(chains[0].End) && strings.Contains(chains[0].Steps[0].Text, "calls name=far in ")
+		})
 	}
 }
 
