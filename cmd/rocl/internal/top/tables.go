@@ -90,7 +90,7 @@ func (s *seen) name(id rocl.GID) string {
 var tables = []table{
 	{"resources", "resource", 1, []column{
 		{title: "NAME"}, {"MESSAGES", 8, 0, true}, {"BYTES", 7, 70, true}, {"FULL", 5, 90, true}, {"IN/S", 7, 80, true}, {"OUT/S", 7, 80, true},
-		{"STANDING", 8, 0, true}, {"RECEIVES", 8, 110, true}, {"SENDERS", 7, 100, true}, {"HANDLERS", 8, 110, true}, {"OLDEST", 7, 120, true},
+		{"STANDING", 8, 0, true}, {"RECEIVES", 8, 130, true}, {"SENDERS", 7, 100, true}, {"HANDLERS", 8, 130, true}, {"OLDEST", 7, 130, true},
 		{"PROGRAM", 15, 0, false}, {"PID", 7, 0, true}, {"NODE", 12, 140, false}, {"RESOURCE", 36, 170, false},
 	}, func(s *seen) (all []row) {
 		for i := range s.resources {
