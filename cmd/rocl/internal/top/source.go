@@ -4,9 +4,11 @@ package top
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -34,7 +36,14 @@ func (l *live) next(speed float64) (*observe.View, error) {
 		}
 	}
 	l.due = time.Now().Add(l.interval)
-	return observe.Gather(l.ctx, l.c, l.isCluster, l.interval)
+	v, err := observe.Gather(l.ctx, l.c, l.isCluster, l.interval)
+	if err == nil {
+		for i := range v.Contexts { // without the links over which they were asked
+			links := &v.Contexts[i].Links
+			*links = slices.DeleteFunc(*links, func(k dispatch.LinkSnapshot) bool { return k.Peer == l.c.ID() })
+		}
+	}
+	return v, err
 }
 
 // match asks the directory, which knows all attributes.

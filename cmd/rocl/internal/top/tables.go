@@ -5,6 +5,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,7 @@ func look(o *observe.Observer, view *observe.View) *seen {
 	for i := range s.contexts {
 		s.programs[s.contexts[i].Context] = s.contexts[i].Program + " " + strconv.Itoa(s.contexts[i].PID)
 	}
+	maps.Copy(s.names, view.Names)
 	for i := range s.resources {
 		s.names[s.resources[i].Resource] = s.resources[i].Name
 	}
