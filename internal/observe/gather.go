@@ -53,46 +53,98 @@ type Node struct {
 	Error string          `json:"error,omitempty"` // why the node could not be asked
 }
 
-// A teller asks a context what goes on in it.
-type teller interface {
-	SnapshotOf(ctx context.Context, id rocl.GID) (rocl.Snapshot, error)
-}
-
 // Gather asks every context of c's node at the same time, without c itself, and with isCluster the
-// other nodes. A context that has not answered within limit is Silent. Gather fails if the
-// directory of c's node does not answer within limit. It may be called concurrently.
+// other nodes for their summaries. A context that has not answered within limit is Silent. Gather
+// fails if the directory of c's node does not answer within limit. It may be called concurrently.
 func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Duration) (*View, error) {
 	v := &View{Taken: time.Now()}
 	within, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
 	defer cancel()
-	var mu sync.Mutex
-	var asked sync.WaitGroup
-	var covered rocl.Coverage
-	found := 0
-	var err error
-	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&covered)) {
+	var mu sync.Mutex // guards v.Contexts
+	var asking sync.WaitGroup
+	asking.Go(func() { v.Nodes = nodes(within, c, isCluster) })
+	told := map[rocl.GID]Context{} // by contexts of other nodes
+	problems := map[resource.NodeID]string{}
+	if isCluster {
+		asking.Go(func() { sumUp(within, c, told, problems) })
+	}
+	var found []Context // that are to be told: those of other nodes with isCluster
+	err := error(nil)
+	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Want(rocl.AttrPID)) {
 		if err = ferr; err != nil {
 			break
 		}
-		found++
-		if f.ID == c.ID() || f.ID.Node() != c.ID().Node() {
-			continue
+		one := Context{Snapshot: rocl.Snapshot{Context: f.ID}}
+		one.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
+		switch {
+		case f.ID == c.ID():
+		case f.ID.Node() != c.ID().Node():
+			found = append(found, one)
+		default:
+			asking.Go(func() {
+				if !one.ask(within, c) {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				v.Contexts = append(v.Contexts, one)
+			})
 		}
-		asked.Go(func() {
-			t := tell(within, c, &f)
-			mu.Lock()
-			defer mu.Unlock()
-			v.Contexts = append(v.Contexts, t)
-		})
 	}
-	asked.Wait()
-	v.Nodes = nodes(within, c, isCluster)
-	if err != nil && found == 0 {
-		return nil, fmt.Errorf("observe: find the contexts of the node: %w", err)
+	asking.Wait()
+	if ctx.Err() != nil || err != nil && len(v.Contexts)+len(found) == 0 {
+		return nil, fmt.Errorf("observe: find the contexts of the node: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	if isCluster {
+		problems[c.ID().Node()] = "" // its contexts were asked
+		v.merge(found, told, problems)
 	}
 	v.Clean()
 	v.name(ctx, c, limit)
 	return v, nil
+}
+
+// sumUp asks the nodes for their summaries. It sets what each context has told, and why a node
+// could not be asked: "" if it could.
+func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, problems map[resource.NodeID]string) {
+	for s, err := range c.Summaries(ctx) {
+		if problems[s.Node] = ""; err != nil {
+			problems[s.Node] = err.Error()
+		}
+		for _, one := range s.Contexts {
+			told[one.Context] = Context{Snapshot: one}
+		}
+		for _, id := range s.Silent {
+			told[id] = Context{Silent: noAnswer}
+		}
+	}
+}
+
+// merge adds the contexts of other nodes that were found, with what they have told.
+func (v *View) merge(found []Context, told map[rocl.GID]Context, problems map[resource.NodeID]string) {
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if problem, isAsked := problems[n.ID]; !isAsked {
+			n.Error = noAnswer
+		} else {
+			n.Error = cmp.Or(n.Error, problem)
+		}
+	}
+	for _, f := range found {
+		one, isTold := told[f.Context]
+		problem, isAsked := problems[f.Context.Node()]
+		switch {
+		case isTold && one.Silent == "":
+			one.PID = f.PID
+			v.Contexts = append(v.Contexts, one)
+		case isTold:
+			f.Silent = one.Silent
+			v.Contexts = append(v.Contexts, f)
+		case isAsked && problem == "":
+			f.Silent = "left out of the summary of its node"
+			v.Contexts = append(v.Contexts, f)
+		}
+	}
 }
 
 // name asks the directory for the names of resources that are waited for and of which no context
@@ -160,12 +212,14 @@ func newNode(f *rocl.Found) Node {
 	return Node{ID: f.ID.Node(), Name: strings.TrimSpace(f.Attrs.GetString(rocl.AttrHost) + " " + labels(&f.Attrs)), Addr: f.Attrs.GetString(rocl.AttrAddr)}
 }
 
-// tell asks the context f for its snapshot.
-func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) Context {
-	t := Context{}
-	s, err := rocl.Snapshot{}, errors.New("not supported")
-	if a, ok := any(c).(teller); ok {
-		s, err = a.SnapshotOf(ctx, f.ID)
+// ask asks the context for its snapshot. It reports false if the context has ended meanwhile.
+func (t *Context) ask(ctx context.Context, c *rocl.Context) bool {
+	id, pid := t.Context, t.PID
+	s, err := c.SnapshotOf(ctx, id)
+	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone) {
+		if _, err := c.Lookup(ctx, id, rocl.AttrKind); errors.Is(err, rocl.ErrNotFound) {
+			return false
+		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -174,10 +228,9 @@ func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) Context {
 		t.Silent = err.Error()
 	default:
 		t.Snapshot = s
+		t.Context, t.PID = id, pid
 	}
-	t.Context = f.ID
-	t.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
-	return t
+	return true
 }
 
 // labels returns attributes, without those of the library.

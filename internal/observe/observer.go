@@ -285,3 +285,16 @@ func nodeName(names map[resource.NodeID]string, n resource.NodeID) string {
 	b, _ := n.MarshalText()
 	return string(b)
 }
+
+// Nodes returns the nodes of the last view. Each has a name, the number if it has no other.
+func (o *Observer) Nodes() (all []Node) {
+	if o.view == nil {
+		return nil
+	}
+	names := o.nodeNames()
+	for _, n := range o.view.Nodes {
+		n.Name = nodeName(names, n.ID)
+		all = append(all, n)
+	}
+	return all
+}

@@ -42,7 +42,10 @@ type Step struct {
 	Text  string        `json:"text"`            // the step in words
 }
 
-const maxSteps = 32
+const (
+	maxSteps = 32   // of a chain
+	maxWalk  = 1000 // waits of a path; a longer one is not followed to its end
+)
 
 // A wait is a node of the graph of waits. It goes on with one other wait at most: where snapshots
 // leave a choice, with the one that has waited longest.
@@ -65,12 +68,12 @@ type graph struct {
 	names     map[resource.NodeID]string
 	resources map[rocl.GID]*rocl.ResourceSnapshot
 	waits     []wait
-	mailboxes map[rocl.GID]int       // waits of kind Waiting
-	byFrom    map[rocl.GID][]int     // waits of a resource, the longest first
-	byContext map[rocl.GID][]int     // calls and sends of a context, the longest first
-	called    map[rocl.GID]time.Time // when the first call that waits for a resource began
-	dialling  map[[2]rocl.GID]string // why a context has no connection with another one; "": it has one
-	asked     map[resource.NodeID]bool
+	mailboxes map[rocl.GID]int           // waits of kind Waiting
+	byFrom    map[rocl.GID][]int         // waits of a resource, the longest first
+	byContext map[rocl.GID][]int         // calls and sends of a context, the longest first
+	called    map[rocl.GID]time.Time     // when the first call that waits for a resource began
+	dialling  map[[2]rocl.GID]string     // why a context has no connection with another one; "": it has one
+	unasked   map[resource.NodeID]string // why nodes were not asked; "": they were
 }
 
 // Waits returns the calls, sends and receives that have waited for least or longer, and the
@@ -103,26 +106,31 @@ func (o *Observer) Waits(least time.Duration, of ...rocl.GID) []Chain {
 	visited := make([]int, len(g.waits)) // the number of the walk that has come here last
 	add := func(root int) {
 		w := &g.waits[root]
-		path, cycle := g.walk(root, root+1, visited)
 		age := o.view.Taken.Sub(w.since)
-		if age < least || len(of) > 0 && !slices.ContainsFunc(path, func(i int) bool { return g.waits[i].isOf(only) }) {
+		like := likeness{w.kind, w.name, w.end, w.to, w.next}
+		at, isMerged := merged[like]
+		isMerged = isMerged && w.kind != Waiting
+		if visited[root] = root + 1; age < least || isMerged && len(of) == 0 && age <= all[at].Age {
+			if isMerged && age >= least {
+				all[at].More++
+			}
 			return
 		}
-		if w.kind != Waiting {
-			like := likeness{w.kind, w.name, w.end, w.to, w.next}
-			if at, ok := merged[like]; ok {
-				all[at].More++
-				if age <= all[at].Age {
-					return
-				}
-				more := all[at].More
-				all[at] = g.chain(path, cycle)
-				all[at].More = more
-				return
-			}
-			merged[like] = len(all)
+		path, cycle := g.walk(root, visited)
+		if len(of) > 0 && !slices.ContainsFunc(path, func(i int) bool { return g.waits[i].isOf(only) }) {
+			return
 		}
-		all = append(all, g.chain(path, cycle))
+		c := g.chain(path, cycle)
+		switch {
+		case !isMerged:
+			merged[like] = len(all)
+			all = append(all, c)
+		case age > all[at].Age:
+			c.More = all[at].More + 1
+			all[at] = c
+		default:
+			all[at].More++
+		}
 	}
 	for i := range g.waits {
 		if !isNext[i] {
@@ -149,13 +157,13 @@ func (o *Observer) graph(least time.Duration) *graph {
 	g := &graph{
 		Observer: o, names: o.nodeNames(), resources: map[rocl.GID]*rocl.ResourceSnapshot{}, mailboxes: map[rocl.GID]int{},
 		byFrom: map[rocl.GID][]int{}, byContext: map[rocl.GID][]int{}, called: map[rocl.GID]time.Time{},
-		dialling: map[[2]rocl.GID]string{}, asked: map[resource.NodeID]bool{},
+		dialling: map[[2]rocl.GID]string{}, unasked: map[resource.NodeID]string{},
 	}
 	for _, n := range o.view.Nodes {
-		g.asked[n.ID] = n.Error == ""
+		g.unasked[n.ID] = n.Error
 	}
 	o.each(func(s *contextSeen, w Whose) {
-		g.asked[w.Context.Node()] = true
+		g.unasked[w.Context.Node()] = ""
 		for i := range s.last.Resources {
 			g.resources[s.last.Resources[i].Resource] = &s.last.Resources[i]
 		}
@@ -298,10 +306,12 @@ func (g *graph) missing(from *contextSeen, to rocl.GID) string {
 	switch reason := g.dialling[[2]rocl.GID{from.last.Context, to.Context()}]; {
 	case reason != "":
 		return fmt.Sprintf("no connection from %s to %s: %s", g.process(from.last.Context), g.process(to.Context()), reason)
-	case s == nil && g.asked[to.Node()]:
-		return g.label(to) + " no longer exists"
 	case s == nil:
-		return fmt.Sprintf("node %s was not asked", nodeName(g.names, to.Node()))
+		why, isKnown := g.unasked[to.Node()]
+		if isKnown && why == "" {
+			return g.label(to) + " no longer exists"
+		}
+		return fmt.Sprintf("node %s was not asked", nodeName(g.names, to.Node())) + strings.TrimSuffix(": "+why, ": ")
 	case !s.silent.IsZero():
 		text := fmt.Sprintf("%s has not answered for %s", g.process(to.Context()), short(g.view.Taken.Sub(s.silent)))
 		if s.last.Silent != noAnswer {
@@ -328,12 +338,15 @@ func (g *graph) state(id rocl.GID) string {
 		h := slices.MaxFunc(r.Handlers, func(a, b rocl.HandlerSnapshot) int {
 			return cmp.Or(cmp.Compare(a.Oldest, b.Oldest), cmp.Compare(a.Running, b.Running))
 		})
-		text := strings.Join(strings.Fields("handler "+h.Name+" runs"), " ")
+		text := "a handler runs"
 		if n > 1 {
-			text = fmt.Sprintf("%d handlers run, the oldest %s", n, h.Name)
+			text = fmt.Sprintf("%d handlers run", n)
+		}
+		if h.Name != "" {
+			text += " (" + h.Name + ")"
 		}
 		if h.Oldest > 0 {
-			text += ", for " + short(h.Oldest)
+			text += " for " + short(h.Oldest)
 		}
 		if r.Messages > 0 {
 			text += fmt.Sprintf(", and %s %s", messages, wait)
@@ -347,6 +360,9 @@ func (g *graph) state(id rocl.GID) string {
 		return "it has received the request, and has not replied"
 	}
 	text := fmt.Sprintf("nobody receives: %s %s", messages, wait)
+	if !r.First.From.IsZero() && len(r.Waits) > 0 {
+		text += fmt.Sprintf(", the first with tag %d from %s", r.First.Tag, g.label(r.First.From))
+	}
 	if len(r.Waits) == 1 {
 		text += ", the only receive selects " + g.selected(&r.Waits[0])
 	} else if n := len(r.Waits); n > 1 {
@@ -368,6 +384,9 @@ func (g *graph) selected(w *dispatch.ReceiverSnapshot) string {
 	if n := len(w.From); n > 0 {
 		parts = append(parts, limited("messages from "+g.resource(w.From[0]), n-1))
 	}
+	if w.Select != "" {
+		parts = append(parts, w.Select)
+	}
 	if len(parts) == 0 {
 		return "any message"
 	}
@@ -381,14 +400,15 @@ func limited(text string, more int) string {
 	return text
 }
 
-// walk returns the waits from root on, until one goes on with none or with one of them. cycle is
-// the number of the last waits that are a cycle.
-func (g *graph) walk(root, walk int, visited []int) (path []int, cycle int) {
-	for i := root; i >= 0; i = g.waits[i].next {
-		if visited[i] == walk {
+// walk returns the waits from root on, until one goes on with none or with one of them, or there
+// are maxWalk. cycle is the number of the last waits that are a cycle.
+func (g *graph) walk(root int, visited []int) (path []int, cycle int) {
+	visited[root] = 0
+	for i := root; i >= 0 && len(path) < maxWalk; i = g.waits[i].next {
+		if visited[i] == root+1 {
 			return path, len(path) - slices.Index(path, i)
 		}
-		visited[i] = walk
+		visited[i] = root + 1
 		path = append(path, i)
 	}
 	return path, 0
@@ -401,6 +421,8 @@ func (g *graph) chain(path []int, cycle int) Chain {
 	c := Chain{End: last.end, Cycle: cycle, Age: g.view.Taken.Sub(g.waits[path[0]].since)}
 	if cycle > 0 {
 		c.End = fmt.Sprintf("the last %d steps wait for each other", cycle)
+	} else if last.next >= 0 {
+		c.End = "further waits"
 	} else if last.kind == Waiting && len(path) > 1 {
 		path = path[:len(path)-1]
 		c.End = g.resource(last.from) + ": " + last.end
