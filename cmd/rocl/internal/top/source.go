@@ -18,7 +18,8 @@ type live struct {
 	ctx context.Context
 	c   *rocl.Context
 	watching
-	due time.Time
+	limit time.Duration // a context that has not answered within it is silent
+	due   time.Time
 }
 
 func (l *live) title() string {
@@ -28,7 +29,7 @@ func (l *live) title() string {
 	return "top"
 }
 
-// next asks all contexts. Those that have not answered when the following view is due are silent.
+// next asks all contexts.
 func (l *live) next(speed float64) (*observe.View, error) {
 	if speed > 0 {
 		if err := wait(l.ctx, time.Until(l.due)); err != nil {
@@ -36,7 +37,7 @@ func (l *live) next(speed float64) (*observe.View, error) {
 		}
 	}
 	l.due = time.Now().Add(l.interval)
-	v, err := observe.Gather(l.ctx, l.c, l.isCluster, l.interval)
+	v, err := observe.Gather(l.ctx, l.c, l.isCluster, l.limit)
 	if err == nil {
 		for i := range v.Contexts { // without the links over which they were asked
 			links := &v.Contexts[i].Links
@@ -48,7 +49,7 @@ func (l *live) next(speed float64) (*observe.View, error) {
 
 // match asks the directory, which knows all attributes.
 func (l *live) match(_ *observe.View, pattern *rocl.List) (map[rocl.GID]bool, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, l.interval)
+	ctx, cancel := context.WithTimeout(l.ctx, l.limit)
 	defer cancel()
 	matches := map[rocl.GID]bool{}
 	var covered rocl.Coverage // a node that is silent hides only its own resources

@@ -147,7 +147,7 @@ func TestOnce(t *testing.T) {
 	begin(t, "shard", sock)
 	sender := begin(t, "sender", sock)
 	file := filepath.Join(t.TempDir(), "r.gz")
-	record := command("rocl", sock, "record", file, "--for", "700ms", "--interval", "200ms")
+	record := command("rocl", sock, "record", file, "--for", "3s", "--interval", "1s")
 	if _, errOut, code, err := subprocess.Run(t.Context(), record); err != nil || code != 0 || !regexp.MustCompile(`^[2-9] views in`).MatchString(errOut) {
 		t.Fatalf("record: %d, %v: %s", code, err, errOut)
 	}
@@ -164,7 +164,7 @@ func TestOnce(t *testing.T) {
 	try.Equal(t, len(printed(t, sock, "node", 0, "top", "--interval", "200ms")), 1, "nodes")
 
 	sender.Signal(syscall.SIGSTOP)
-	rows := printed(t, sock, "context", 3, "top", "--interval", "300ms")
+	rows := printed(t, sock, "context", 3, "top", "--interval", "200ms", "--timeout", "3s")
 	sender.Signal(syscall.SIGCONT)
 	silent := 0
 	for _, r := range rows {
@@ -176,7 +176,7 @@ func TestOnce(t *testing.T) {
 		t.Errorf("a stopped process: %v", rows)
 	}
 	out, errOut, code, err := subprocess.Run(t.Context(), command("rocl", sock, "top", "--interval", "200ms"))
-	if err != nil || code != 0 || !regexp.MustCompile(`(?m)\Aresources\n +NAME +MESSAGES↓[^\n]*\n. n=2 name=shard +300 `).MatchString(out) {
+	if err != nil || code != 0 || !regexp.MustCompile(`(?m)\Aresources\n +NAME +MESSAGES [^\n]*\n. n=2 name=shard +300 `).MatchString(out) {
 		t.Errorf("without a terminal: code %d, %v\n%s%s", code, err, out, errOut)
 	}
 }

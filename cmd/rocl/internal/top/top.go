@@ -56,7 +56,7 @@ func (w *watching) open(cmd *cobra.Command) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &live{ctx: cmd.Context(), c: c, watching: *w}, nil
+	return &live{ctx: cmd.Context(), c: c, watching: *w, limit: max(w.interval, time.Second)}, nil
 }
 
 func topCommand() *cobra.Command {
@@ -65,12 +65,12 @@ func topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN...]",
 		Short: "Show live which resources, links and calls move, wait or stand still",
-		Long: "Show the resources, links, calls, contexts and nodes, and what goes on in them: messages that wait, rates, ages. Each\n" +
-			"context is asked once in an interval; one that does not answer is shown as silent. With a PATTERN, which is name=value,\n" +
-			"name=one|two or name<3, only those to which resources belong that match are shown. '?' shows the keys.\n" +
-			"Without a terminal, and with --once or --json, the tables of one moment are printed after two questions.\n" +
-			"Exit code 2 if no directory serves the node, 3 if a context or a node does not answer (--once),\n" +
-			"4 if the directory does not answer within --timeout.",
+		Long: "Show the resources, links, calls, contexts and nodes, and what goes on in them: messages that wait, rates, ages. Every\n" +
+			"context is asked once in an interval. One that does not answer within it, or within a second, is shown as silent.\n" +
+			"A PATTERN is name=value, name=one|two or name<3: only resources that match, and what belongs to them, are shown.\n" +
+			"'?' shows the keys. Without a terminal, and with --once or --json, the tables are printed after two questions.\n" +
+			"Exit code 2 if no directory serves the node, 4 if it does not answer within --timeout. With --once the contexts have\n" +
+			"as long, and the exit code is 3 if one of them, or a node, does not answer.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			filter, err := filterOf(args)
 			if err != nil {
@@ -83,11 +83,11 @@ func topCommand() *cobra.Command {
 			defer src.c.Close()
 			m := newModel(src, false, filter)
 			if isOnce || !isInteractive(cmd) {
-				if err := m.advance(0); err != nil {
-					return err
-				}
-				if err := m.advance(1); err != nil {
-					return err
+				src.limit = cli.Flags(cmd).Timeout
+				for speed := range 2 { // the second time after the interval
+					if err := m.advance(float64(speed)); err != nil {
+						return err
+					}
 				}
 				return m.print(cmd)
 			}
@@ -293,7 +293,7 @@ func (m *model) print(cmd *cobra.Command) error {
 				}
 			}
 		} else if len(m.rows) > 0 {
-			head, all := tables[i].lines(m.rows, 0, m.sorted[i], false)
+			head, all := tables[i].lines(m.rows, 0, -1, false)
 			if _, err := fmt.Fprintf(w, "%s\n%s\n%s\n", tables[i].name, head, strings.Join(all, "\n")); err != nil {
 				return err
 			}
