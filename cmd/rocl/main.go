@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/flow"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/top"
 )
 
 func main() {
@@ -26,5 +27,6 @@ func main() {
 	root.AddCommand(demo.Commands()...)
 	root.AddCommand(bench.Commands()...)
 	root.AddCommand(flow.Commands()...)
+	root.AddCommand(top.Commands()...)
 	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }

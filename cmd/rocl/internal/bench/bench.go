@@ -107,6 +107,8 @@ var benches = []*bench{
 		[]string{"tcp", "shm"}, options{poll: "adaptive", count: 4}, compare("tcp", "shm")},
 	{"kit", "Picks of package live, held names, work queues and policies, beside what programs write by hand", "count rounds only",
 		nil, options{poll: "adaptive", count: 20_000}, compare("")},
+	{"see", "Messages while another process takes a view each second as rocl top does, beside those without, and a view of 1,000 contexts", "count rounds",
+		nil, options{poll: "adaptive", size: 64, count: 2_000_000}, compare("")},
 }
 
 // groupsOf returns the groups of rows of a bench, which --only can name.
@@ -218,6 +220,7 @@ var table = []string{
 	"flow --transport inproc --count 100000",
 	"flow --transport shm --count 100000",
 	"kit",
+	"see",
 }
 
 // The limits of flags.

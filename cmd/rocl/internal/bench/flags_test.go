@@ -83,6 +83,7 @@ var smallRuns = map[string]string{
 	"rpc":     "--count 16 --rounds 1",
 	"flow":    "--transport shm --count 20 --rounds 1",
 	"kit":     "--only pick --count 16 --rounds 1",
+	"see":     "--count 20 --rounds 1",
 	"bulk":    "--transport shm --only view --count 1 --rounds 1",
 }
 

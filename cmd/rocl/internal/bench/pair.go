@@ -47,6 +47,7 @@ const (
 	isOrigin    role = "origin"    // has memory, which the parent pulls
 	isAlone     role = "alone"     // has no peer; its context serves the directory
 	isWorker    role = "worker"    // works for queues, as the peer does
+	isWatcher   role = "watcher"   // takes views, as rocl top does
 	isTask      role = "task"      // a task of package tpvm, which answers to the one that has spawned it
 )
 

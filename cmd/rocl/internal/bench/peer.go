@@ -78,6 +78,8 @@ type answerer struct {
 	idle   []*rocl.Context
 	memory []byte // of a stream, or that the parent reads
 	ep     *bulk.Endpoint
+
+	unwatch func() // ends watch
 }
 
 func (a *answerer) serve(todo <-chan string, out io.Writer) {
@@ -175,6 +177,10 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		a.recvRead(count, scan)
 	case "calls-inline", "calls-goroutine", "calls-bulk":
 		a.serveCalls(count, task)
+	case "watch":
+		a.watch()
+	case "unwatch":
+		a.unwatch()
 	case "flow":
 		return a.flow(n)
 	case "work":

@@ -62,6 +62,7 @@ func TestSmoke(t *testing.T) {
 		"rpc --count 100 --rounds 1",
 		"flow --count 1000 --rounds 1",
 		"kit --count 100 --rounds 1",
+		"see --count 20 --rounds 2",
 		"bulk --only view --count 1 --rounds 1",
 		"bulk --only pull --count 1 --rounds 1 --transport shm --size 1000000",
 		"bulk --only call --count 1 --rounds 2 --size 4096",

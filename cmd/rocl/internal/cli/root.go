@@ -50,6 +50,9 @@ func (e nothingError) Error() string { return string(e) }
 // errPartial is returned when some node could not be asked and this has been printed: exit code 3.
 var errPartial = errors.New("some nodes could not be asked")
 
+// ErrPartial is what the command of another package returns for that reason.
+var ErrPartial = errPartial
+
 // defaultTimeout is how long commands wait for an answer of the directory.
 const defaultTimeout = 5 * time.Second
 
