@@ -505,7 +505,7 @@ func TestAddressNotThere(t *testing.T) {
 	socket := filepath.Join(short(t), "sock")
 	said, stop := started(t, "--socket", socket, "--bind", "203.0.113.254:7946", "--http", "127.0.0.1:0")
 	said.find(t, "the node is served, and is not a member yet")
-	body, resp := get(t, web(t), "http://"+said.find(t, `"http":"([^"]*)"`)+"/readyz")
+	body, resp := get(t, client(t), "http://"+said.find(t, `"http":"([^"]*)"`)+"/readyz")
 	if resp.StatusCode != 503 || !strings.Contains(body, "- cluster: this node is not a member of its cluster at present") || !strings.Contains(body, "203.0.113.254") {
 		t.Errorf("%s: %q", resp.Status, body)
 	}
