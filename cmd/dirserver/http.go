@@ -48,6 +48,7 @@ type watched struct {
 	name    string                  // name of the cluster
 	log     *slog.Logger
 	gate    *web.Gate // decides which requests may see more than counts
+	page    *web.Page
 
 	begun   time.Time
 	serving atomic.Bool
@@ -161,7 +162,7 @@ func (w *watched) handler(local bool) http.Handler {
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
 		writeChecks(rw, r, w.served(), w.database(), w.member())
 	})
-	mux.HandleFunc("GET /enter", w.gate.Enter)
+	w.page.Handle(mux)
 	mux.HandleFunc("GET /debug/pprof/", w.authorized(pprof.Index)) // the address of each profile, too
 	for name, h := range map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+name, w.authorized(h))
@@ -366,6 +367,7 @@ func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 	}
 	return func() {
 		w.gate.Withdraw()
+		w.page.Close() // its streams do not end by themselves
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
 		if s.Shutdown(ctx) != nil {

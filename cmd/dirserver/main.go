@@ -198,6 +198,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w.server = srv
 	if s.httpAt != "" { // opened first, so that health shows the start and the end too
 		w.gate = web.NewGate(s.socket.value)
+		defer w.openPage(s.socket.value)()
 		end, err := w.open(s.httpAt)
 		if err != nil {
 			srv.Close()

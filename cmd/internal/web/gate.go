@@ -10,7 +10,7 @@
 //	reads the secret
 //	makes a ticket, prints a URL
 //	      browser: GET /enter?ticket=  ->  the ticket is genuine, fresh and unused
-//	                                   <-  cookie, and a redirect to /
+//	                                   <-  cookie, and a page that leads to /
 package web
 
 import (
@@ -176,7 +176,10 @@ func (g *Gate) Enter(rw http.ResponseWriter, r *http.Request) {
 		Name: g.cookie, Value: pass(g.secret, "session", time.Now().Add(sessionTime)), Path: "/",
 		MaxAge: int(sessionTime / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
-	http.Redirect(rw, r, "/", http.StatusSeeOther)
+	// A redirect would be a part of the navigation that a file or another program began, with which
+	// the browser sends no such cookie.
+	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(rw, "<!doctype html><meta http-equiv=refresh content=\"0; url=/\"><a href=\"/\">rocl</a>\n")
 }
 
 // redeem reports whether a ticket is valid, and makes it invalid.
