@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -338,10 +339,17 @@ func (c *config) joins() bool {
 	return c.bind.value != "" && (c.join.value != "" || c.group.value != "")
 }
 
-// checkHTTP checks the address of metrics and health. Without a host the address is on the loopback
+// checkHTTP checks the address of the page, metrics and health. Without a host the address is on the loopback
 // interface, so that only this machine can read them.
 func (c *config) checkHTTP() error {
 	if c.http.value == "" {
+		return nil
+	}
+	if path, ok := strings.CutPrefix(c.http.value, "unix:"); ok {
+		if err := directory.CheckSocket(path); path == "" || err != nil {
+			return fmt.Errorf("http address %q (%s) is not unix:PATH: %w", c.http.value, c.http.origin, cmp.Or(err, errors.New("the path is empty")))
+		}
+		c.httpAt = c.http.value
 		return nil
 	}
 	host, port, err := net.SplitHostPort(c.http.value)
@@ -352,7 +360,7 @@ func (c *config) checkHTTP() error {
 		host = "127.0.0.1"
 	}
 	if _, bad := netip.ParseAddr(host); err != nil || bad != nil {
-		return fmt.Errorf("http address %q (%s) is not IP:PORT, localhost:PORT or :PORT", c.http.value, c.http.origin)
+		return fmt.Errorf("http address %q (%s) is not IP:PORT, localhost:PORT, :PORT or unix:PATH", c.http.value, c.http.origin)
 	}
 	c.httpAt = net.JoinHostPort(host, port)
 	return nil

@@ -10,6 +10,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
@@ -43,6 +47,8 @@ type watched struct {
 	joins   bool                    // the settings name other members
 	name    string                  // name of the cluster
 	log     *slog.Logger
+	gate    *web.Gate // decides which requests may see more than counts
+	page    *web.Page
 
 	begun   time.Time
 	serving atomic.Bool
@@ -143,8 +149,8 @@ func (w *watched) member() check {
 	return check{"cluster", false, "no other member was met yet"}
 }
 
-// handler returns the handler of metrics and health. It serves reading only. local says that the
-// address is reachable from this machine only.
+// handler returns the handler of all that is served at --http. It serves reading only. local says
+// that the address is reachable from this machine only.
 func (w *watched) handler(local bool) http.Handler {
 	reg := newRegistry(w)
 	mux := http.NewServeMux()
@@ -156,7 +162,23 @@ func (w *watched) handler(local bool) http.Handler {
 	mux.HandleFunc("GET /readyz", func(rw http.ResponseWriter, r *http.Request) {
 		writeChecks(rw, r, w.served(), w.database(), w.member())
 	})
+	w.page.Handle(mux)
+	mux.HandleFunc("GET /debug/pprof/", w.authorized(pprof.Index)) // the address of each profile, too
+	for name, h := range map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		mux.HandleFunc("GET /debug/pprof/"+name, w.authorized(h))
+	}
 	return guarded(mux, local)
+}
+
+// authorized returns a handler that refuses requests that the gate does not let in.
+func (w *watched) authorized(h http.HandlerFunc) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		if !w.gate.Authorized(r) {
+			http.Error(rw, "this needs the token of the node's user: 'rocl web' prints a URL with one", http.StatusForbidden)
+			return
+		}
+		h(rw, r)
+	}
 }
 
 // guarded returns a handler that refuses requests of web pages. A page can make a browser of this
@@ -165,7 +187,8 @@ func guarded(h http.Handler, local bool) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		head := rw.Header()
 		head.Set("Cache-Control", "no-store")
-		head.Set("Content-Security-Policy", "default-src 'none'")
+		head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		head.Set("Referrer-Policy", "no-referrer")
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("X-Content-Type-Options", "nosniff")
 		if local && !isLocal(r.Host) {
@@ -218,6 +241,13 @@ func writeChecks(rw http.ResponseWriter, r *http.Request, checks ...check) {
 
 // open serves metrics and health at an address until end is called.
 func (w *watched) open(at string) (end func(), err error) {
+	if path, ok := strings.CutPrefix(at, "unix:"); ok {
+		ln, err := listenUnix(path)
+		if err != nil {
+			return nil, fmt.Errorf("serving metrics and health at --http %s: %w", at, err)
+		}
+		return w.serveHTTP(ln), nil
+	}
 	ln, err := net.Listen("tcp", at)
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return w.openLater(at, err), nil
@@ -226,6 +256,51 @@ func (w *watched) open(at string) (end func(), err error) {
 		return nil, fmt.Errorf("serving metrics and health at --http %s: %w", at, err)
 	}
 	return w.serveHTTP(ln), nil
+}
+
+// listenUnix listens at a Unix socket, in place of one that a dead process left. The socket has mode
+// 0600 from the moment it can be seen.
+func listenUnix(path string) (net.Listener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if e := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	ln, err := lc.Listen(context.Background(), "unix", path)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return ln, err
+	}
+	if fi, e := os.Lstat(path); e != nil || fi.Mode().Type() != os.ModeSocket {
+		return nil, err
+	}
+	nc, e := net.DialTimeout("unix", path, time.Second)
+	if e == nil {
+		nc.Close()
+	}
+	if !errors.Is(e, syscall.ECONNREFUSED) {
+		return nil, err
+	}
+	if e := os.Remove(path); e != nil {
+		return nil, e
+	}
+	return lc.Listen(context.Background(), "unix", path)
+}
+
+// pageURL returns the URL by which programs of this machine reach the page at a listener.
+func pageURL(at net.Addr) string {
+	tcp, ok := at.(*net.TCPAddr)
+	if !ok {
+		return "unix:" + at.String()
+	}
+	host := tcp.AddrPort().Addr().Unmap()
+	switch {
+	case host.Is4() && host.IsUnspecified():
+		host = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case host.IsUnspecified():
+		host = netip.IPv6Loopback()
+	}
+	return "http://" + netip.AddrPortFrom(host, uint16(tcp.Port)).String()
 }
 
 // openLater serves metrics and health as soon as the machine has the address, until end is called.
@@ -260,7 +335,8 @@ func (w *watched) openLater(at string, err error) func() {
 
 // serveHTTP serves metrics and health at a listener until end is called.
 func (w *watched) serveHTTP(ln net.Listener) (end func()) {
-	local := ln.Addr().(*net.TCPAddr).IP.IsLoopback()
+	tcp, ok := ln.Addr().(*net.TCPAddr)
+	local := !ok || tcp.IP.IsLoopback()
 	if !local {
 		// Cause: `--http` is not on loopback. Remedy: allow only the monitoring server.
 		w.log.Warn("every process that reaches the address can read the metrics", "http", ln.Addr().String())
@@ -284,7 +360,14 @@ func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 		}
 	})
 	w.log.Info("serving metrics and health", "http", ln.Addr().String())
+	if err := w.gate.Publish(pageURL(ln.Addr())); err != nil {
+		// Cause: the token for the page cannot be written beside the directory's socket. Remedy:
+		// correct `err`, and restart.
+		w.log.Warn("the page shows counts only", "err", err)
+	}
 	return func() {
+		w.gate.Withdraw()
+		w.page.Close() // its streams do not end by themselves
 		ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 		defer cancel()
 		if s.Shutdown(ctx) != nil {

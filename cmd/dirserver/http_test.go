@@ -25,6 +25,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -63,8 +64,8 @@ func started(t *testing.T, args ...string) (said *output, stop func() int) {
 	return said, stop
 }
 
-// web returns a client whose connections end with the test.
-func web(t *testing.T) *http.Client {
+// client returns a client whose connections end with the test.
+func client(t *testing.T) *http.Client {
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
@@ -97,7 +98,7 @@ func TestHTTP(t *testing.T) {
 	said, stop := started(t, "--socket", sock, "--bind", "127.0.0.1:0", "--cluster", "here", "--http", ":0")
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host the address is on the loopback interface
 	base := "http://" + at
-	c := web(t)
+	c := client(t)
 	d := try.Get(directory.Join(t.Context(), directory.DialSocket(sock)))(t)
 	defer d.Close()
 	l := try.Get(resource.NewPattern(resource.Attrs{"type": "gpu"}))(t)
@@ -147,7 +148,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("Host %q: %s", host, resp.Status)
 		}
 	}
-	for _, m := range []struct{ method, path string }{{"POST", "/metrics"}, {"DELETE", "/healthz"}, {"PUT", "/readyz"}, {"GET", "/"}, {"GET", "/debug/pprof/"}} {
+	for _, m := range []struct{ method, path string }{{"POST", "/metrics"}, {"DELETE", "/healthz"}, {"PUT", "/readyz"}, {"GET", "/no"}, {"POST", "/debug/pprof/"}} {
 		r, _ := http.NewRequestWithContext(t.Context(), m.method, base+m.path, nil)
 		resp := try.Get(c.Do(r))(t)
 		resp.Body.Close()
@@ -188,7 +189,7 @@ func TestHTTPConnections(t *testing.T) {
 	if got := count() - before; got > many+maxReadersOfSource+10 { // both ends of each connection are in this process
 		t.Errorf("%d descriptors for %d connections", got, many)
 	}
-	if _, resp := get(t, web(t), "http://"+at+"/healthz"); resp.StatusCode != 200 {
+	if _, resp := get(t, client(t), "http://"+at+"/healthz"); resp.StatusCode != 200 {
 		t.Error(resp.Status)
 	}
 }
@@ -221,7 +222,8 @@ func TestReady(t *testing.T) {
 	s := directory.NewServer()
 	defer s.Close()
 	var c *cluster.Cluster
-	w := &watched{server: s, cluster: func() *cluster.Cluster { return c }, joins: true, log: slog.New(slog.DiscardHandler), begun: time.Now()}
+	w := &watched{server: s, cluster: func() *cluster.Cluster { return c }, joins: true, log: slog.New(slog.DiscardHandler), gate: web.NewGate("sock"), begun: time.Now()}
+	defer w.openPage("sock")()
 	h := w.handler(true)
 	ask := func(path string, want int, says string) {
 		t.Helper()
@@ -328,7 +330,7 @@ func TestKeys(t *testing.T) {
 	args := []string{"--socket", filepath.Join(dir, "sock"), "--bind", "127.0.0.1:0", "--key-file", file, "--log-level", "debug"}
 	said, stop := started(t, append(args, "--http", "127.0.0.1:0")...)
 	base := "http://" + said.find(t, `"http":"([^"]+)"`)
-	c := web(t)
+	c := client(t)
 	seen := ""
 	look := func(want string) {
 		t.Helper()

@@ -29,6 +29,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
@@ -91,7 +92,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("group", "", "IP:PORT of a multicast group or a broadcast address, to find members and to search by")
 	f.String("search", "", "`strategy` of a search that asks all members: auto, unicast, broadcast or tree (default auto)")
 	f.String("poll", "", "for how long a processor is kept busy waiting for an answer, such as 50us; 0: not at all (default 0)")
-	f.String("http", "", "IP:PORT, localhost:PORT or :PORT for /metrics, /healthz and /readyz; without IP of the loopback interface")
+	f.String("http", "", "IP:PORT, localhost:PORT, :PORT or unix:PATH for the page, /metrics, /healthz and /readyz; without IP of the loopback interface")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
@@ -199,6 +200,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	}
 	w.server = srv
 	if s.httpAt != "" { // opened first, so that health shows the start and the end too
+		w.gate = web.NewGate(s.socket.value)
+		defer w.openPage(s.socket.value)()
 		end, err := w.open(s.httpAt)
 		if err != nil {
 			srv.Close()

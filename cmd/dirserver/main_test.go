@@ -35,6 +35,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if socket := os.Getenv(shardSocket); socket != "" {
+		shard(socket)
+		return
+	}
 	// These variables may be set in the shell that runs the tests.
 	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "ROCL_TPVM", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
@@ -505,7 +509,7 @@ func TestAddressNotThere(t *testing.T) {
 	socket := filepath.Join(short(t), "sock")
 	said, stop := started(t, "--socket", socket, "--bind", "203.0.113.254:7946", "--http", "127.0.0.1:0")
 	said.find(t, "the node is served, and is not a member yet")
-	body, resp := get(t, web(t), "http://"+said.find(t, `"http":"([^"]*)"`)+"/readyz")
+	body, resp := get(t, client(t), "http://"+said.find(t, `"http":"([^"]*)"`)+"/readyz")
 	if resp.StatusCode != 503 || !strings.Contains(body, "- cluster: this node is not a member of its cluster at present") || !strings.Contains(body, "203.0.113.254") {
 		t.Errorf("%s: %q", resp.Status, body)
 	}

@@ -24,7 +24,9 @@ const (
 type Source struct {
 	open func(context.Context) (*rocl.Context, error)
 	life context.Context // ends with Close
-	end  context.CancelFunc
+
+	isCluster bool // views have the nodes of the cluster
+	end       context.CancelFunc
 
 	fresh, idle time.Duration
 
@@ -57,6 +59,12 @@ func (q *question) isDone() bool {
 func New(open func(context.Context) (*rocl.Context, error)) *Source {
 	s := &Source{open: open, fresh: fresh, idle: idle}
 	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// OfCluster makes the views of s have the other nodes of the cluster too, and returns s.
+func (s *Source) OfCluster() *Source {
+	s.isCluster = true
 	return s
 }
 
@@ -95,7 +103,7 @@ func (s *Source) gather(q *question) {
 		c, q.err = s.open(ctx)
 	}
 	if q.err == nil {
-		q.view, q.err = observe.Gather(ctx, c, false, replyTime)
+		q.view, q.err = observe.Gather(ctx, c, s.isCluster, replyTime)
 	}
 	if q.err != nil && c != nil { // the next question opens another one
 		c.Close()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
@@ -89,7 +90,7 @@ func Root() *cobra.Command {
 		return checkTimeout(cmd)
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand(), webCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
@@ -287,6 +288,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return p, false
 	case errors.Is(err, rocl.ErrNoDirectory):
 		return problem{text(err), "Start 'dirserver', or any program that opens a context, such as 'rocl register name=value'.", exitNoDirectory}, false
+	case errors.Is(err, web.ErrNoPage):
+		return problem{text(err), "Start 'dirserver --http :9464'.", exitNoDirectory}, false
 	case errors.Is(err, rocl.ErrNotFound):
 		return problem{"no resource matches", "'rocl find' lists the resources.", exitFailed}, false
 	case errors.Is(err, rocl.ErrPartial): // "there is none" would be wrong

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/observe"
+	"github.com/rocl-go/rocl/internal/version"
+	"github.com/rocl-go/rocl/resource"
+)
+
+const (
+	interval  = time.Second      // between two views
+	writeTime = 10 * time.Second // in which a viewer must take an update
+	beatTime  = 10 * time.Second // after which a viewer without news is sent an empty line
+
+	maxViewers = 32 // that are authorized
+	maxOthers  = 8  // that see counts only
+)
+
+// policy is the page's Content-Security-Policy: only what the daemon serves, nothing inline, no
+// frame around it.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+//go:embed static
+var static embed.FS
+
+var index = template.Must(template.ParseFS(static, "static/index.html"))
+
+// A Count is a figure that every process of the machine may see.
+type Count struct {
+	Name  string `json:"name"`
+	Value int    `json:"value"`
+}
+
+// Options say where a Page gets what it shows. The functions may be called concurrently.
+type Options struct {
+	Gate   *Gate
+	Counts func() []Count
+	// View returns what the contexts tell. The page does not change it. It is called once a second
+	// while somebody who is authorized looks, and not otherwise.
+	View func(context.Context) (*observe.View, error)
+	// Find returns at most so many resources that match a pattern.
+	Find func(pattern *resource.List, most int) []resource.GID
+	// Attributes returns the attributes of a resource of the node.
+	Attributes func(resource.GID) (*resource.List, bool)
+}
+
+// A Page serves what goes on in a node, to browsers. Its methods may be called concurrently. While
+// nobody looks, it has no goroutine and no timer.
+type Page struct {
+	o       Options
+	life    context.Context // ends with Close
+	end     context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	viewers  map[bool]int  // by whether they are authorized
+	isOpen   bool          // run goes on
+	state    *state        // nil while nobody looks
+	next     chan struct{} // closed when state is replaced
+	events   []event
+	numbered int // events so far
+}
+
+// NewPage returns a page.
+func NewPage(o Options) *Page {
+	p := &Page{o: o, viewers: map[bool]int{}, next: make(chan struct{})}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.noteLocked([]event{began(time.Now())})
+	return p
+}
+
+// Close ends all streams.
+func (p *Page) Close() {
+	p.mu.Lock()
+	p.end()
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// Handle adds the page's addresses to mux.
+func (p *Page) Handle(mux *http.ServeMux) {
+	mux.HandleFunc("GET /{$}", p.index)
+	mux.HandleFunc("GET /events", p.stream)
+	for name, kind := range map[string]string{"page.js": "text/javascript", "page.css": "text/css", "icon.svg": "image/svg+xml"} {
+		b, err := static.ReadFile("static/" + name)
+		mux.HandleFunc("GET /"+name, func(rw http.ResponseWriter, r *http.Request) {
+			if err != nil {
+				http.NotFound(rw, r)
+				return
+			}
+			rw.Header().Set("Content-Type", kind+"; charset=utf-8")
+			_, _ = rw.Write(b)
+		})
+	}
+	mux.HandleFunc("GET /enter", p.o.Gate.Enter)
+}
+
+// index serves the page without its rows.
+func (p *Page) index(rw http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	err := index.ExecuteTemplate(&b, "index.html", struct {
+		Version    string
+		Authorized bool
+		Counts     []Count
+	}{version.String(), p.o.Gate.Authorized(r), p.o.Counts()})
+	if err != nil {
+		http.Error(rw, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
+	rw.Header().Set("Content-Security-Policy", policy)
+	_, _ = rw.Write(b.Bytes())
+}
+
+// join counts a viewer until leave is called. It reports false if there are too many.
+func (p *Page) join(isAuthorized bool) (leave func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limit := maxOthers
+	if isAuthorized {
+		limit = maxViewers
+	}
+	if p.viewers[isAuthorized] >= limit || p.life.Err() != nil {
+		return nil, false
+	}
+	p.viewers[isAuthorized]++
+	if !p.isOpen {
+		p.isOpen = true
+		p.running.Go(p.run)
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.viewers[isAuthorized]--
+	}, true
+}
+
+// run makes a state each interval, until nobody looks any more.
+func (p *Page) run() {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	w := &watcher{page: p}
+	for {
+		p.mu.Lock()
+		authorized := p.viewers[true]
+		if authorized+p.viewers[false] == 0 || p.life.Err() != nil {
+			p.isOpen, p.state = false, nil
+			p.mu.Unlock()
+			return
+		}
+		p.mu.Unlock()
+		if authorized == 0 {
+			w = &watcher{page: p}
+		}
+		s, events := w.see(p.life, authorized > 0)
+		p.mu.Lock()
+		p.noteLocked(events)
+		p.state = s
+		close(p.next)
+		p.next = make(chan struct{})
+		p.mu.Unlock()
+		select {
+		case <-t.C:
+		case <-p.life.Done():
+		}
+	}
+}
+
+// A watcher makes states of successive views.
+type watcher struct {
+	page     *Page
+	observer observe.Observer
+	eye      eye
+	last     state
+}
+
+// see returns the present state and what has changed. With isFull it asks for a view.
+func (w *watcher) see(ctx context.Context, isFull bool) (*state, []event) {
+	s := w.last
+	s.counts, s.now, s.problem = w.page.o.Counts(), time.Now(), ""
+	if !isFull {
+		return &s, nil
+	}
+	v, err := w.page.o.View(ctx)
+	if err != nil {
+		s.problem = display.Escape(err.Error())
+		return &s, nil
+	}
+	w.observer.Add(v)
+	s.nodes, s.contexts, s.resources = v.Nodes, w.observer.Contexts(), w.observer.Resources()
+	s.links, s.calls = w.observer.Links(), w.observer.Calls()
+	w.last = s
+	return &s, w.eye.look(&s)
+}
+
+// present returns the present state, which is nil at first, the events after number n, and a
+// channel that is closed when there is a newer state.
+func (p *Page) present(n int) (s *state, events []event, next <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.events {
+		if p.events[i].Number > n {
+			events = append([]event(nil), p.events[i:]...)
+			break
+		}
+	}
+	return p.state, events, p.next
+}
+
+// A message is an update of a viewer. It has what has changed since the one before.
+type message struct {
+	Now        int64             `json:"now"`            // in milliseconds
+	Full       bool              `json:"full,omitempty"` // the first message of a stream
+	Authorized bool              `json:"authorized"`
+	Problem    string            `json:"problem,omitempty"`
+	Counts     []Count           `json:"counts"`
+	Tables     map[string]*delta `json:"tables,omitempty"`
+	Events     []event           `json:"events,omitempty"`
+}
+
+// stream serves updates as server-sent events, until the viewer goes or is too slow.
+func (p *Page) stream(rw http.ResponseWriter, r *http.Request) {
+	isAuthorized := p.o.Gate.Authorized(r)
+	q := query{r.URL.Query().Get("q"), r.URL.Query().Get("sort")}
+	if _, ok := orders[q.sort]; !ok {
+		q.sort = "waiting"
+	}
+	q.text = q.text[:min(len(q.text), maxQuery)]
+	leave, ok := p.join(isAuthorized)
+	if !ok {
+		rw.Header().Set("Retry-After", "10")
+		http.Error(rw, "too many look at this page", http.StatusServiceUnavailable)
+		return
+	}
+	defer leave()
+	rw.Header().Set("Content-Type", "text/event-stream")
+	rc := http.NewResponseController(rw)
+	_ = rc.SetReadDeadline(time.Time{}) // the server's limit is for requests; not every test's connection has one
+	v := &viewer{page: p, query: q, isAuthorized: isAuthorized, shown: map[string]*shown{}}
+	write := func(text string, args ...any) bool {
+		_ = rc.SetWriteDeadline(time.Now().Add(writeTime))
+		_, err := fmt.Fprintf(rw, text, args...)
+		return err == nil && rc.Flush() == nil
+	}
+	wrote := time.Now()
+	for ok := write("retry: 1000\n\n"); ok && p.o.Gate.Authorized(r) == isAuthorized; {
+		s, events, next := p.present(v.seen)
+		if b := v.update(s, events); b != nil {
+			ok, wrote = write("data: %s\n\n", b), time.Now()
+		} else if time.Since(wrote) > beatTime {
+			ok, wrote = write(":\n\n"), time.Now()
+		}
+		select {
+		case <-next:
+		case <-r.Context().Done():
+			return
+		case <-p.life.Done():
+			return
+		}
+	}
+}
+
+// A viewer is one stream, and what it has been sent.
+type viewer struct {
+	page         *Page
+	query        query
+	isAuthorized bool
+	shown        map[string]*shown
+	seen         int    // number of the last event
+	last         []byte // counts and problem
+}
+
+// update returns the next message as JSON, or nil if nothing has changed.
+func (v *viewer) update(s *state, events []event) []byte {
+	if s == nil {
+		return nil
+	}
+	m := message{Now: s.now.UnixMilli(), Full: v.last == nil, Authorized: v.isAuthorized, Counts: s.counts}
+	if v.isAuthorized {
+		m.Problem, m.Events, m.Tables = s.problem, events, map[string]*delta{}
+		tables, err := v.page.tables(s, v.query)
+		if err != nil {
+			m.Problem = display.Escape(err.Error())
+		}
+		for name, t := range tables {
+			if v.shown[name] == nil {
+				v.shown[name] = &shown{}
+			}
+			if d := v.shown[name].update(t); d != nil {
+				m.Tables[name] = d
+			}
+		}
+		if len(events) > 0 {
+			v.seen = events[len(events)-1].Number
+		}
+	}
+	head := fmt.Append(nil, m.Counts, m.Problem)
+	if len(m.Tables) == 0 && len(m.Events) == 0 && bytes.Equal(head, v.last) {
+		return nil
+	}
+	v.last = head
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	return b
+}
