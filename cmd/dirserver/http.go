@@ -16,7 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
@@ -43,6 +45,9 @@ type watched struct {
 	joins   bool                    // the settings name other members
 	name    string                  // name of the cluster
 	log     *slog.Logger
+
+	source   *source.Source       // of what the contexts of the node tell; nil: they are not asked
+	programs prometheus.Collector // of metrics of these contexts; nil likewise
 
 	begun   time.Time
 	serving atomic.Bool

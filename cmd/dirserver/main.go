@@ -27,6 +27,8 @@ import (
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/directory"
@@ -92,6 +94,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("search", "", "`strategy` of a search that asks all members: auto, unicast, broadcast or tree (default auto)")
 	f.String("poll", "", "for how long a processor is kept busy waiting for an answer, such as 50us; 0: not at all (default 0)")
 	f.String("http", "", "IP:PORT, localhost:PORT or :PORT for /metrics, /healthz and /readyz; without IP of the loopback interface")
+	f.StringSlice("metrics-label", nil, "attribute of resources that is a label of their metrics, which every process that reaches --http can read; may be repeated")
+	f.String("metrics-series", "", "most series about programs in /metrics; 0: programs are not asked (default 10000)")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
@@ -195,6 +199,13 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		return err
 	}
 	w.server = srv
+	if s.httpAt != "" && s.series > 0 {
+		w.source = source.New(func(ctx context.Context) (*rocl.Context, error) {
+			return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(s.socket.value), rocl.WithLinger(0), rocl.WithLogger(log))
+		})
+		defer w.source.Close()
+		w.programs = newPrograms(w.source, srv, s.names, s.series)
+	}
 	if s.httpAt != "" { // opened first, so that health shows the start and the end too
 		end, err := w.open(s.httpAt)
 		if err != nil {
@@ -246,6 +257,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
 	endPod() // while the directory still serves
+	if w.source != nil {
+		w.source.Close()
+	}
 	return srv.Close()
 }
 
