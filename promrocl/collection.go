@@ -184,7 +184,10 @@ func (n *collection) add(c *Context) {
 	for i := range s.Links {
 		l := &s.Links[i]
 		put(links, 1, l.Transport, l.State)
-		part := l.Peer.String() + " " + string(l.Lane) + " " + l.State
+		part := l.Peer.String() + " " + string(l.Lane)
+		if l.State == "local" {
+			part += " local"
+		}
 		for _, d := range []struct {
 			direction       string
 			messages, bytes uint64
@@ -212,7 +215,11 @@ func (n *collection) addResource(r *rocl.ResourceSnapshot, context []string) {
 	put(mailboxMessages, float64(r.Messages))
 	put(mailboxBytes, float64(r.Bytes))
 	put(mailboxLimit, float64(r.Limit))
-	count(mailboxReceived, "", []float64{float64(r.Received)})
+	received := []float64{float64(r.Received)}
+	if old := n.old.rows[row{mailboxReceived, r.Resource, ""}]; old != nil {
+		received[0] = max(received[0], old[0]) // PutBack lets it fall
+	}
+	count(mailboxReceived, "", received)
 	stands := standing{r.Received, n.now}
 	if old := n.old.standing[r.Resource]; old.received == r.Received && !old.since.IsZero() {
 		stands = old
@@ -294,8 +301,12 @@ func (n *collection) put(f *family, context []string, v float64, labels ...strin
 	s.values[0] = v
 }
 
-// count adds by how much the values of a row have grown. Values that have fallen began anew.
+// count adds by how much the values of a row have grown. Values that have fallen began anew. A row
+// counts once.
 func (n *collection) count(f *family, r row, context []string, values []float64, labels ...string) {
+	if n.rows[r] != nil {
+		return
+	}
 	s, old := n.of(f, context, labels), n.old.rows[r]
 	for i, v := range values {
 		if old != nil && v >= old[i] {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rocl-go/rocl"
@@ -50,11 +51,12 @@ func valuesOf(srv *directory.Server, id rocl.GID, names []string) []string {
 	values := make([]string, len(names))
 	record, _ := srv.Database().Get(id)
 	for i, name := range names {
-		v := record.Attrs.GetString(name)
+		v, _ := record.Attrs.Get(name)
+		text := string(v[:min(len(v), mostValue)])
 		if len(v) > mostValue {
-			v = v[:mostValue] + "…"
+			text = strings.ToValidUTF8(text, "") + "…"
 		}
-		values[i] = display.Quote(v)
+		values[i] = display.Quote(text)
 	}
 	return values
 }
