@@ -40,4 +40,3 @@ func TestUnreadMessagesAreSeen(t *testing.T) {
 		}
 	})
 }
-
