@@ -3,6 +3,7 @@
 package promrocl
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -24,6 +25,7 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rpc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -114,6 +116,37 @@ func TestContext(t *testing.T) {
 	who := "{pid=" + strconv.Itoa(os.Getpid()) + ",program=" + filepath.Base(try.Get(os.Executable())(t)) + "}"
 	if got["mailbox_messages"+who] != 300 || got["contexts{state=answering}"] != 1 || got["contexts{state=silent}"] != 0 || got["context_memory_bytes"+who] <= 0 || got["mailbox_bytes"+who] < 1800 {
 		t.Errorf("%v", got)
+	}
+}
+
+// The handlers of a server of package rpc have the figures that the server itself has.
+func TestHandlers(t *testing.T) {
+	ctx := t.Context()
+	c := try.Get(rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
+	defer c.Close()
+	s := try.Get(rpc.NewServer(ctx, c, nil))(t)
+	defer s.Close(context.Background())
+	client := try.Get(rpc.NewClient(ctx, c))(t)
+	defer client.Close()
+	try.OK(t, rpc.Register(s, "fails", func(context.Context, int) (int, error) { return 0, rocl.ErrFull }))
+	for range 5 {
+		if _, err := rpc.Call[int, int](ctx, client, s.ID(), "fails", 1); err == nil {
+			t.Error("no error")
+		}
+	}
+	reg := prometheus.NewPedanticRegistry()
+	try.OK(t, reg.Register(New(c)))
+	got, of := figures(t, reg), "{call=fails,pid="+strconv.Itoa(os.Getpid())+",program="+filepath.Base(try.Get(os.Executable())(t))+"}"
+	st := s.Stats()[0]
+	var bucket string // the first one that has all calls
+	for bound := time.Duration(1 << 10); bucket == "" && bound <= 1<<32; bound *= 2 {
+		if bound > st.Took[len(st.Took)-1].Most {
+			bucket = strconv.FormatFloat(bound.Seconds(), 'g', -1, 64)
+		}
+	}
+	if got["handler_calls_total"+of] != 5 || got["handler_errors_total"+of] != 5 || got["handler_duration_seconds"+of+"_count"] != 5 ||
+		got["handler_duration_seconds"+of+"_sum"] != st.Total.Seconds() || bucket != "" && got["handler_duration_seconds"+of+bucket] != 5 {
+		t.Errorf("%+v: %v", st, got)
 	}
 }
 
