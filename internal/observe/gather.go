@@ -10,9 +10,11 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +22,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -29,6 +32,10 @@ type View struct {
 	Taken    time.Time `json:"taken"`    // when the contexts were asked
 	Contexts []Context `json:"contexts"` // by identifier
 	Nodes    []Node    `json:"nodes"`    // by identifier; without the cluster only the node that was asked
+
+	// Names has attributes, in a short form, of resources that are waited for and of which no
+	// context told.
+	Names map[rocl.GID]string `json:"names,omitempty"`
 }
 
 // A Context is what one context told. Only Context and PID of the snapshot are set if it told
@@ -46,45 +53,145 @@ type Node struct {
 	Error string          `json:"error,omitempty"` // why the node could not be asked
 }
 
-// A teller asks a context what goes on in it.
-type teller interface {
-	SnapshotOf(ctx context.Context, id rocl.GID) (rocl.Snapshot, error)
-}
-
 // Gather asks every context of c's node at the same time, without c itself, and with isCluster the
-// other nodes. A context that has not answered within limit is Silent. Gather fails if the
-// directory of c's node does not answer within limit. It may be called concurrently.
+// other nodes for their summaries. A context that has not answered within limit is Silent. Gather
+// fails if the directory of c's node does not answer within limit. It may be called concurrently.
 func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Duration) (*View, error) {
 	v := &View{Taken: time.Now()}
-	ctx, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
+	within, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
 	defer cancel()
-	var mu sync.Mutex
-	var asked sync.WaitGroup
-	var covered rocl.Coverage
-	found := 0
-	var err error
-	for f, ferr := range c.FindAll(ctx, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&covered)) {
+	var mu sync.Mutex // guards v.Contexts
+	var asking sync.WaitGroup
+	asking.Go(func() { v.Nodes = nodes(within, c, isCluster) })
+	told := map[rocl.GID]Context{} // by contexts of other nodes
+	sums := map[resource.NodeID]summary{}
+	if isCluster {
+		asking.Go(func() { sumUp(within, c, told, sums) })
+	}
+	var found []Context // that are to be told: those of other nodes with isCluster
+	err := error(nil)
+	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Want(rocl.AttrPID)) {
 		if err = ferr; err != nil {
 			break
 		}
-		found++
-		if f.ID == c.ID() || f.ID.Node() != c.ID().Node() {
-			continue
+		one := Context{Snapshot: rocl.Snapshot{Context: f.ID}}
+		one.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
+		switch {
+		case f.ID == c.ID():
+		case f.ID.Node() != c.ID().Node():
+			found = append(found, one)
+		default:
+			asking.Go(func() {
+				if !one.ask(within, c) {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				v.Contexts = append(v.Contexts, one)
+			})
 		}
-		asked.Go(func() {
-			t := tell(ctx, c, &f)
-			mu.Lock()
-			defer mu.Unlock()
-			v.Contexts = append(v.Contexts, t)
-		})
 	}
-	asked.Wait()
-	v.Nodes = nodes(ctx, c, isCluster)
-	if err != nil && found == 0 {
-		return nil, fmt.Errorf("observe: find the contexts of the node: %w", err)
+	asking.Wait()
+	if ctx.Err() != nil || err != nil && len(v.Contexts)+len(found) == 0 {
+		return nil, fmt.Errorf("observe: find the contexts of the node: %w", cmp.Or(context.Cause(ctx), err))
+	}
+	if isCluster {
+		sums[c.ID().Node()] = summary{} // its contexts were asked
+		v.merge(found, told, sums)
 	}
 	v.Clean()
+	v.name(ctx, c, limit)
 	return v, nil
+}
+
+// A summary says how the question to a node ended.
+type summary struct {
+	problem string
+	isCut   bool // contexts were left out
+}
+
+// sumUp asks the nodes for their summaries, and sets what each context has told.
+func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
+	for s, err := range c.Summaries(ctx) {
+		sum := summary{isCut: s.Cut["contexts"]+s.Cut["silent"] > 0}
+		if err != nil {
+			sum.problem = err.Error()
+		}
+		sums[s.Node] = sum
+		for _, one := range s.Contexts {
+			told[one.Context] = Context{Snapshot: one}
+		}
+		for _, id := range s.Silent {
+			told[id] = Context{Silent: noAnswer}
+		}
+	}
+}
+
+// merge adds the contexts of other nodes that were found, with what they have told. A node's
+// directory does not tell of the context by which it asks.
+func (v *View) merge(found []Context, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if sum, isAsked := sums[n.ID]; isAsked {
+			n.Error = sum.problem
+		} else {
+			n.Error = noAnswer
+		}
+	}
+	for _, f := range found {
+		one, isTold := told[f.Context]
+		switch {
+		case isTold && one.Silent == "":
+			one.PID = f.PID
+			v.Contexts = append(v.Contexts, one)
+		case isTold:
+			f.Silent = one.Silent
+			v.Contexts = append(v.Contexts, f)
+		case sums[f.Context.Node()].isCut:
+			f.Silent = "left out of the summary of its node"
+			v.Contexts = append(v.Contexts, f)
+		}
+	}
+}
+
+// name asks the directory for the names of resources that are waited for and of which no context
+// told, such as those of silent contexts.
+func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	told, wanted := map[rocl.GID]bool{}, map[rocl.GID]bool{}
+	for i := range v.Contexts {
+		s := &v.Contexts[i]
+		for j := range s.Resources {
+			told[s.Resources[j].Resource] = true
+			for _, w := range s.Resources[j].Waits {
+				for _, id := range w.From {
+					wanted[id] = true
+				}
+			}
+		}
+		for _, w := range s.Calls {
+			wanted[w.To] = true
+		}
+		for _, w := range s.Sends {
+			wanted[w.To] = true
+		}
+	}
+	v.Names = map[rocl.GID]string{}
+	asked := 0
+	for id := range wanted {
+		if told[id] || id == id.Context() || asked == maxNames {
+			continue
+		}
+		asked++
+		f, err := c.Lookup(ctx, id)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			v.Names[id] = safe(labels(&f.Attrs))
+		}
+	}
 }
 
 // nodes returns c's node, or all nodes of the cluster.
@@ -103,141 +210,129 @@ func nodes(ctx context.Context, c *rocl.Context, isCluster bool) (all []Node) {
 		all = append(all, newNode(&f))
 	}
 	for _, id := range covered.Failed {
-		all = append(all, Node{ID: id, Error: "no answer"})
+		all = append(all, Node{ID: id, Error: noAnswer})
 	}
 	return all
 }
 
 func newNode(f *rocl.Found) Node {
-	return Node{ID: f.ID.Node(), Name: nameOf(&f.Attrs), Addr: f.Attrs.GetString(rocl.AttrAddr)}
+	return Node{ID: f.ID.Node(), Name: strings.TrimSpace(f.Attrs.GetString(rocl.AttrHost) + " " + labels(&f.Attrs)), Addr: f.Attrs.GetString(rocl.AttrAddr)}
 }
 
-// tell asks the context f for its snapshot.
-func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) Context {
-	t := Context{}
-	s, err := rocl.Snapshot{}, errors.New("not supported")
-	if a, ok := any(c).(teller); ok {
-		s, err = a.SnapshotOf(ctx, f.ID)
+// ask asks the context for its snapshot. It reports false if the context has ended meanwhile.
+func (t *Context) ask(ctx context.Context, c *rocl.Context) bool {
+	id, pid := t.Context, t.PID
+	s, err := c.SnapshotOf(ctx, id)
+	if errors.Is(err, rocl.ErrNotFound) || errors.Is(err, rocl.ErrGone) {
+		if _, err := c.Lookup(ctx, id, rocl.AttrKind); errors.Is(err, rocl.ErrNotFound) {
+			return false
+		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		t.Silent = "no answer"
+		t.Silent = noAnswer
 	case err != nil:
 		t.Silent = err.Error()
 	default:
 		t.Snapshot = s
+		t.Context, t.PID = id, pid
 	}
-	t.Context = f.ID
-	t.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
-	return t
+	return true
 }
 
-// nameOf returns the name of the machine of a node, and the node's labels.
-func nameOf(a *rocl.List) string {
-	name := a.GetString(rocl.AttrHost)
-	for label, value := range a.All() {
-		if !strings.HasPrefix(label, "rocl.") {
-			name += " " + label + "=" + string(value)
+// labels returns attributes, without those of the library.
+func labels(a *rocl.List) string {
+	var all []string
+	for name, value := range a.All() {
+		if !strings.HasPrefix(name, resource.SystemPrefix) {
+			all = append(all, name+"="+string(value[:min(len(value), maxText)]))
 		}
 	}
-	return name
+	return strings.Join(all[:min(len(all), 8)], " ")
 }
+
+// maxNames is of how many resources the names are asked for.
+const maxNames = 1000
+
+const noAnswer = "no answer" // within the limit
 
 // The limits of what Clean keeps.
 const (
-	maxText     = 256     // characters of a text
-	maxEntries  = 20_000  // of a list
-	maxSelected = 64      // origins or tags of a receive
-	maxContexts = 100_000 // of a view
-	maxNumber   = 1 << 56 // of a count, of bytes and of nanoseconds
+	maxText    = 512     // bytes of a text
+	maxEntries = 100_000 // of a list
+	maxNumber  = 1 << 56 // of a count, of bytes and of nanoseconds
 )
 
-// Clean makes the values of a view safe to show and to compute with. Gather does so. Clean is for
-// the reader of a view from a file.
+// Clean makes the values of a view safe to show and to compute with, and brings the contexts and
+// nodes into order. Gather does so. Clean is for the reader of a view from a file.
 func (v *View) Clean() {
-	v.Contexts, v.Nodes = cut(v.Contexts, maxContexts), cut(v.Nodes, maxContexts)
+	v.clean(reflect.ValueOf(v).Elem())
 	slices.SortFunc(v.Contexts, func(a, b Context) int { return a.Context.Compare(b.Context) })
 	v.Contexts = slices.CompactFunc(v.Contexts, func(a, b Context) bool { return a.Context == b.Context })
-	for i := range v.Contexts {
-		v.Contexts[i].clean(v.Taken)
-	}
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		texts(&n.Name, &n.Addr, &n.Error)
-	}
-}
-
-func (c *Context) clean(now time.Time) {
-	texts(&c.Silent, &c.Program, &c.Rocl)
-	c.Context, c.PID, c.Memory = c.Context.Context(), max(c.PID, 0), min(c.Memory, maxNumber)
-	c.Started, c.Taken = moment(c.Started, now), moment(c.Taken, now)
-	c.Resources = cut(slices.DeleteFunc(c.Resources, func(r rocl.ResourceSnapshot) bool { return r.Resource.Context() != c.Context }), maxEntries)
-	for i := range c.Resources {
-		r := &c.Resources[i]
-		texts(&r.Name)
-		r.Messages, r.Bytes, r.Limit = number(r.Messages), min(r.Bytes, maxNumber), min(r.Limit, maxNumber)
-		r.Received, r.Arrived = min(r.Received, maxNumber), min(r.Arrived, maxNumber)
-		r.Waits, r.Senders, r.Handlers = cut(r.Waits, maxEntries), cut(r.Senders, maxEntries), cut(r.Handlers, maxEntries)
-		for j := range r.Waits {
-			w := &r.Waits[j]
-			w.From, w.Tags = cut(w.From, maxSelected), cut(w.Tags, maxSelected)
-		}
-		for j := range r.Senders {
-			r.Senders[j].Bytes = min(r.Senders[j].Bytes, maxNumber)
-		}
-		for j := range r.Handlers {
-			h := &r.Handlers[j]
-			texts(&h.Name)
-			h.Running, h.Oldest = number(h.Running), number(h.Oldest)
-			h.Ended, h.Errors = min(h.Ended, maxNumber), min(h.Errors, maxNumber)
-		}
-	}
-	c.Sends, c.Calls, c.Links = cut(c.Sends, maxEntries), cut(c.Calls, maxEntries), cut(c.Links, maxEntries)
-	for i := range c.Sends {
-		c.Sends[i].Bytes = min(c.Sends[i].Bytes, maxNumber)
-	}
-	for i := range c.Calls {
-		texts(&c.Calls[i].Name)
-	}
-	for i := range c.Links {
-		l := &c.Links[i]
-		texts((*string)(&l.Lane), &l.Transport, &l.Remote, &l.Dialling, &l.State, &l.LastError)
-		l.Since, l.Unacknowledged, l.Queued = moment(l.Since, now), number(l.Unacknowledged), number(l.Queued)
-		for _, n := range []*uint64{&l.Changes, &l.Resumed, &l.Sent, &l.Received, &l.SentBytes, &l.ReceivedBytes} {
-			*n = min(*n, maxNumber)
-		}
-	}
-	left := map[string]int{}
-	for list, n := range c.Cut {
-		if len(left) < maxSelected {
-			texts(&list)
-			left[list] = number(n)
-		}
-	}
-	if c.Cut = left; len(left) == 0 {
-		c.Cut = nil
+	slices.SortFunc(v.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range v.Contexts { // a context tells of itself only
+		c := &v.Contexts[i]
+		isOther := func(id rocl.GID) bool { return id.Context() != c.Context }
+		c.Resources = slices.DeleteFunc(c.Resources, func(r rocl.ResourceSnapshot) bool { return isOther(r.Resource) })
+		c.Calls = slices.DeleteFunc(c.Calls, func(w dispatch.CallSnapshot) bool { return isOther(w.From) })
+		c.Sends = slices.DeleteFunc(c.Sends, func(w dispatch.SendSnapshot) bool { return isOther(w.From) })
 	}
 }
 
-// texts shortens and quotes texts.
-func texts(all ...*string) {
-	for _, s := range all {
-		if len(*s) > maxText {
-			*s = strings.ToValidUTF8((*s)[:maxText], "") + "…"
+// clean limits the values in part, a part of the view. Identifiers and numbers that only tell
+// things apart stay.
+func (v *View) clean(part reflect.Value) {
+	switch part.Kind() {
+	case reflect.Int, reflect.Int64:
+		part.SetInt(min(max(part.Int(), 0), maxNumber))
+	case reflect.Uint64:
+		part.SetUint(min(part.Uint(), maxNumber))
+	case reflect.String:
+		part.SetString(safe(part.String()))
+	case reflect.Slice:
+		part.Set(part.Slice(0, min(part.Len(), maxEntries)))
+		for i := range part.Len() {
+			v.clean(part.Index(i))
 		}
-		*s = display.Quote(*s)
+	case reflect.Map:
+		old := part.MapRange()
+		limited := reflect.MakeMap(part.Type())
+		for old.Next() && limited.Len() < maxEntries {
+			key, value := reflect.New(part.Type().Key()).Elem(), reflect.New(part.Type().Elem()).Elem()
+			key.Set(old.Key())
+			value.Set(old.Value())
+			v.clean(key)
+			v.clean(value)
+			limited.SetMapIndex(key, value)
+		}
+		if limited.Len() > 0 {
+			part.Set(limited)
+		}
+	case reflect.Struct:
+		if t, ok := part.Addr().Interface().(*time.Time); ok {
+			if t.Year() < 1970 || t.After(v.Taken.Add(24*time.Hour)) {
+				*t = time.Time{}
+			}
+			return
+		}
+		for i := range part.NumField() {
+			switch f := part.Type().Field(i); {
+			case !f.IsExported(), f.Name == "ID", f.Name == "Number", f.Name == "Tag", f.Name == "Tags":
+			default:
+				v.clean(part.Field(i))
+			}
+		}
 	}
+}
+
+// safe returns s, cut if it is long, with escapes in place of characters that would control a
+// terminal.
+func safe(s string) string {
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return display.Escape(s)
 }
 
 // number limits a number to those that are from 0 to maxNumber.
 func number[N ~int | ~int64](n N) N { return N(min(max(int64(n), 0), maxNumber)) }
-
-// moment returns t, or the zero time if t cannot be a time before now.
-func moment(t, now time.Time) time.Time {
-	if t.Year() < 1970 || t.After(now.Add(24*time.Hour)) {
-		return time.Time{}
-	}
-	return t
-}
-
-func cut[E any](s []E, n int) []E { return s[:min(len(s), n)] }

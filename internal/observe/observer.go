@@ -146,7 +146,7 @@ func (s *contextSeen) next(c *Context, now time.Time) contextSeen {
 		}
 		n.resources[r.Resource] = seen
 		for _, w := range r.Waits {
-			n.receives[w.Number] = first(s.receives, w.Number, now)
+			n.receives[w.Number] = seenFirst(s.receives, w.Number, now)
 		}
 	}
 	for i := range c.Links {
@@ -158,18 +158,18 @@ func (s *contextSeen) next(c *Context, now time.Time) contextSeen {
 		n.links[keyOf(l)] = seen
 	}
 	for i := range c.Calls {
-		n.calls[c.Calls[i].Number] = first(s.calls, c.Calls[i].Number, now)
+		n.calls[c.Calls[i].Number] = seenFirst(s.calls, c.Calls[i].Number, now)
 	}
 	for i := range c.Sends {
-		n.sends[c.Sends[i].Number] = first(s.sends, c.Sends[i].Number, now)
+		n.sends[c.Sends[i].Number] = seenFirst(s.sends, c.Sends[i].Number, now)
 	}
 	return n
 }
 
 func keyOf(l *dispatch.LinkSnapshot) linkKey { return linkKey{l.Peer, l.Lane, l.State == "local"} }
 
-// first returns when a wait was seen first.
-func first(seen map[uint64]time.Time, number uint64, now time.Time) time.Time {
+// seenFirst returns when a wait was seen first.
+func seenFirst(seen map[uint64]time.Time, number uint64, now time.Time) time.Time {
 	if t, ok := seen[number]; ok {
 		return t
 	}
@@ -284,4 +284,17 @@ func nodeName(names map[resource.NodeID]string, n resource.NodeID) string {
 	}
 	b, _ := n.MarshalText()
 	return string(b)
+}
+
+// Nodes returns the nodes of the last view. Each has a name, the number if it has no other.
+func (o *Observer) Nodes() (all []Node) {
+	if o.view == nil {
+		return nil
+	}
+	names := o.nodeNames()
+	for _, n := range o.view.Nodes {
+		n.Name = nodeName(names, n.ID)
+		all = append(all, n)
+	}
+	return all
 }
