@@ -66,6 +66,11 @@ type HandlerSnapshot struct {
 	Oldest  time.Duration `json:"oldest"`  // nanoseconds that the first of them has run; 0: none runs, or it is not timed
 	Ended   uint64        `json:"ended"`   // handlers that have returned; if none does while some run, they stand still
 	Errors  uint64        `json:"errors"`  // of them, with an error or a panic
+
+	// A histogram of how long handlers took, if they are timed. Took[i] counts those that took at
+	// most 1.024 µs · 2^i and longer than those before. Took[23], the last, counts all longer ones.
+	Took  []uint64      `json:"took,omitempty"`
+	Total time.Duration `json:"total,omitempty"` // nanoseconds of all that are counted, added
 }
 
 // An Activity tells snapshots what a layer above this package does with a resource: see

@@ -5,6 +5,7 @@ package rpc
 import (
 	"cmp"
 	"maps"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ func (s *Server) activity() (all []rocl.HandlerSnapshot) {
 		if !m.isOwn() {
 			ended := m.stats.ran.Load() // before begun: the difference is never negative
 			h := rocl.HandlerSnapshot{Name: m.name, Running: int(m.stats.begun.Load() - ended), Ended: ended, Errors: m.stats.errors.Load()}
+			h.Took, h.Total = m.stats.histogram(), time.Duration(m.stats.total.Load())
 			if h.Running > 0 {
 				h.Oldest = oldest[m.stats]
 			}
@@ -34,6 +36,20 @@ func (s *Server) activity() (all []rocl.HandlerSnapshot) {
 		return cmp.Or(cmp.Compare(b.Running, a.Running), cmp.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+// histogram returns the durations that are counted, as in rocl.HandlerSnapshot.
+func (s *methodStats) histogram() []uint64 {
+	var took [24]uint64
+	used := 0
+	for i := range s.took {
+		if n := s.took[i].Load(); n > 0 {
+			bucket := min(bits.Len64(uint64(most(i)-1)>>10), len(took)-1)
+			took[bucket] += n
+			used = bucket + 1
+		}
+	}
+	return slices.Clone(took[:used])
 }
 
 // oldest returns the age of the oldest handler of each call, as far as it is known.

@@ -46,6 +46,7 @@ var layers = map[string]int{
 	"group":                     9,
 	"rpc/otelrpc":               11,
 	"rpc/promrpc":               11,
+	"promrocl":                  9,
 	"codec/protobuf":            1,
 	"tpvm/pack":                 9,
 	"tpvm":                      10,
@@ -63,6 +64,7 @@ var publicOnly = map[string][]string{
 	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
 	"bulk":     {"", "codec"},
 	"election": {""},
+	"promrocl": {""},
 	"live":     {"", "live"},
 	"work":     {"", "codec"},
 	"group":    {""},
@@ -106,6 +108,7 @@ var thirdParty = map[string][]string{
 
 	"codec/protobuf":    {"google.golang.org/protobuf"},
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},
+	"promrocl":          {"github.com/prometheus/client_golang"},
 	"dataflow/promflow": {"github.com/prometheus/client_golang"},
 	"rpc/otelrpc":       {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 	"dataflow/otelflow": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -39,6 +40,7 @@ type config struct {
 	tlsCert, tlsKey, tlsCA           setting
 	group, search, poll, http        setting
 	label, image, tpvm               setting
+	metricsLabel, metricsSeries      setting
 
 	paths []string // Unix sockets of listen
 	urls  []string // TCP addresses of listen
@@ -47,6 +49,8 @@ type config struct {
 	pollFor  time.Duration
 	strategy strategy.Strategy
 	httpAt   string
+	names    []string // attributes of metricsLabel
+	series   int      // metricsSeries
 
 	given  []string // labels as they were given
 	labels directory.Labels
@@ -72,6 +76,9 @@ type fileConfig struct {
 	Label     *[]string `toml:"label"`
 	Image     *string   `toml:"image"`
 	TPVM      *string   `toml:"tpvm"`
+
+	MetricsLabel  *[]string `toml:"metrics-label"`
+	MetricsSeries *string   `toml:"metrics-series"`
 }
 
 // settings returns the configuration. A flag precedes the environment, the environment precedes the
@@ -132,6 +139,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		http:     pick("http", "ROCL_HTTP", fc.HTTP, ""),
 		image:    pick("image", "ROCL_IMAGE", fc.Image, "on"),
 		tpvm:     pick("tpvm", "ROCL_TPVM", fc.TPVM, ""),
+
+		metricsLabel:  pick("metrics-label", "ROCL_METRICS_LABEL", list(fc.MetricsLabel), ""),
+		metricsSeries: pick("metrics-series", "ROCL_METRICS_SERIES", fc.MetricsSeries, "10000"),
 	}
 	if v, _ := cmd.Flags().GetBool("verbose"); v {
 		if cmd.Flags().Changed("log-level") && c.logLevel.value != "debug" {
@@ -143,6 +153,9 @@ func settings(cmd *cobra.Command, file string) (*config, error) {
 		return nil, err
 	}
 	if err := c.checkHTTP(); err != nil {
+		return nil, err
+	}
+	if err := c.checkMetrics(); err != nil {
 		return nil, err
 	}
 	if c.tpvm.value != "" && c.bind.value != "" && c.keyFile.value == "" {
@@ -366,6 +379,24 @@ func (c *config) checkHTTP() error {
 	return nil
 }
 
+// checkMetrics checks the settings of the metrics of programs.
+func (c *config) checkMetrics() error {
+	n, err := strconv.ParseUint(c.metricsSeries.value, 10, 31)
+	if err != nil {
+		return fmt.Errorf("metrics series %q (%s) is not a number from 0 to %d", c.metricsSeries.value, c.metricsSeries.origin, math.MaxInt32)
+	}
+	c.series = int(n)
+	var labels []string
+	for _, name := range cluster.Split(c.metricsLabel.value) {
+		label := labelOf(name)
+		if slices.Contains(labels, label) {
+			return fmt.Errorf("metrics label %s (%s) gives the label %s twice", usage.Quote(name), c.metricsLabel.origin, label)
+		}
+		labels, c.names = append(labels, label), append(c.names, name)
+	}
+	return nil
+}
+
 // checkLabels collects the labels. In the environment, commas separate them. In a flag or the file,
 // a comma is part of the value.
 func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) error {
@@ -399,7 +430,7 @@ func (c *config) checkLabels(cmd *cobra.Command, fc *fileConfig, file string) er
 }
 
 // lists are the settings with several values.
-var lists = []string{"listen", "join", "label"}
+var lists = []string{"listen", "join", "label", "metrics-label"}
 
 // withPosition adds the line and the name of the setting to an error of the decoder.
 func withPosition(err error) error {
@@ -437,6 +468,7 @@ func (c *config) print(w io.Writer) {
 		{name: "bind", setting: c.bind}, {"join", c.join, cluster.Split(c.join.value)}, {name: "cluster", setting: c.cluster}, {name: "key-file", setting: c.keyFile},
 		{name: "tls-cert", setting: c.tlsCert}, {name: "tls-key", setting: c.tlsKey}, {name: "tls-ca", setting: c.tlsCA}, {name: "group", setting: c.group},
 		{name: "search", setting: c.search}, {name: "poll", setting: c.poll}, {name: "http", setting: c.http}, {"label", c.label, c.given}, {name: "image", setting: c.image}, {name: "tpvm", setting: c.tpvm},
+		{"metrics-label", c.metricsLabel, cluster.Split(c.metricsLabel.value)}, {name: "metrics-series", setting: c.metricsSeries},
 	} {
 		value := tomlString(s.value)
 		if slices.Contains(lists, s.name) {

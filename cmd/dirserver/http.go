@@ -19,7 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -49,6 +51,9 @@ type watched struct {
 	log     *slog.Logger
 	gate    *web.Gate // decides which requests may see more than counts
 	page    *web.Page
+
+	source   *source.Source       // of what the contexts of the node tell; nil: they are not asked
+	programs prometheus.Collector // of metrics of these contexts; nil likewise
 
 	begun   time.Time
 	serving atomic.Bool

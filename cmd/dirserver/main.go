@@ -93,6 +93,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("search", "", "`strategy` of a search that asks all members: auto, unicast, broadcast or tree (default auto)")
 	f.String("poll", "", "for how long a processor is kept busy waiting for an answer, such as 50us; 0: not at all (default 0)")
 	f.String("http", "", "IP:PORT, localhost:PORT, :PORT or unix:PATH for the page, /metrics, /healthz and /readyz; without IP of the loopback interface")
+	f.StringSlice("metrics-label", nil, "attribute of resources that is a label of their metrics, which every process that reaches --http can read; may be repeated")
+	f.String("metrics-series", "", "most series about programs in /metrics; 0: programs are not asked (default 10000)")
 	f.String("log-level", "", "debug, info, warn or error (default info)")
 	f.BoolP("verbose", "v", false, "log at level debug, as --log-level debug does")
 	f.String("log-format", "", "text or json (default: text on a terminal, else json)")
@@ -199,6 +201,11 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		return err
 	}
 	w.server = srv
+	if s.httpAt != "" && s.series > 0 {
+		w.source = w.newSource(s.socket.value)
+		defer w.source.Close()
+		w.programs = newPrograms(w.source, srv, s.names, s.series)
+	}
 	if s.httpAt != "" { // opened first, so that health shows the start and the end too
 		w.gate = web.NewGate(s.socket.value)
 		defer w.openPage(s.socket.value)()
@@ -253,6 +260,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
 	endPod()   // while the directory still serves
 	sums.end() // likewise
+	if w.source != nil {
+		w.source.Close()
+	}
 	return srv.Close()
 }
 

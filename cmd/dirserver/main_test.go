@@ -40,8 +40,12 @@ func TestMain(m *testing.M) {
 		return
 	}
 	// These variables may be set in the shell that runs the tests.
-	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "ROCL_TPVM", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+	for _, env := range []string{"ROCL_SOCKET", "ROCL_LISTEN", "ROCL_LABEL", "ROCL_TLS_CERT", "ROCL_TLS_KEY", "ROCL_TLS_CA", "ROCL_LOG_LEVEL", "ROCL_LOG_FORMAT", "ROCL_CONFIG", "ROCL_BIND", "ROCL_JOIN", "ROCL_CLUSTER", "ROCL_KEY_FILE", "ROCL_GROUP", "ROCL_SEARCH", "ROCL_POLL", "ROCL_HTTP", "ROCL_IMAGE", "ROCL_TPVM", "ROCL_METRICS_LABEL", "ROCL_METRICS_SERIES", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		os.Unsetenv(env)
+	}
+	if len(os.Args) == 3 && os.Args[1] == "program" {
+		program(os.Args[2])
+		return
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -121,7 +125,7 @@ http = ":9464"
 				t.Fatalf("exit code %d, %q", code, errOut)
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if len(lines) != 18 {
+			if len(lines) != 20 {
 				t.Fatalf("printed %q", out)
 			}
 			for i, name := range []string{"socket", "listen", "log-level", "log-format", "search", "poll", "http", "group"} {
@@ -150,7 +154,7 @@ func TestPrintedConfigIsRead(t *testing.T) {
 	for _, args := range [][]string{
 		nil,
 		{"--socket", "/a \"b\"\\c\x1b\u202e\U000e0041é", "--listen", "unix:/a,unix:/b", "--listen", "tcp://127.0.0.1:0", "-v", "--log-format", "json", "--image", "off", "--http", ":9464",
-			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x"},
+			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x", "--metrics-label", "type,a b", "--metrics-series", "0"},
 		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "unicast", "--poll", "50us"},
 		{"--search", "auto", "--poll", "0"}, // the defaults are allowed without a cluster
 	} {
@@ -215,6 +219,8 @@ func TestWrong(t *testing.T) {
 		{[]string{"--bind", "127.0.0.1:0", "--poll", "soon"}, "", []string{`"soon"`, "flag --poll", "50us"}},
 		{[]string{"--http", "9464"}, "", []string{`"9464"`, "flag --http", ":PORT"}},
 		{[]string{"--http", "name:9464"}, "", []string{`"name:9464"`, "IP:PORT"}},
+		{[]string{"--metrics-series", "-1"}, "", []string{`"-1"`, "flag --metrics-series", "from 0 to"}},
+		{nil, "ROCL_METRICS_LABEL=a.b,type,a-b", []string{"a-b", "environment ROCL_METRICS_LABEL", "attr_a_b twice"}},
 		{[]string{"--log-format", "xml"}, "", []string{`"xml"`, "flag --log-format", "text or json"}},
 		{[]string{"--listen", "tcp:127.0.0.1:1"}, "", []string{`"tcp:127.0.0.1:1"`, "flag --listen", "unix:PATH"}},
 		{nil, "ROCL_LISTEN=unix:/a,nonsense", []string{`"nonsense"`, "environment ROCL_LISTEN"}},

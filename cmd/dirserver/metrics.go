@@ -13,10 +13,14 @@ import (
 	"github.com/rocl-go/rocl/internal/version"
 )
 
-// newRegistry returns a registry of the metrics of w, the Go runtime and the process.
+// newRegistry returns a registry of the metrics of w, the node's programs, the Go runtime and the
+// process.
 func newRegistry(w *watched) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector{w})
+	if w.programs != nil {
+		reg.MustRegister(w.programs)
+	}
 	return reg
 }
 

@@ -11,11 +11,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
+// newSource returns a source of what the contexts of the node whose directory is at socket tell.
+func (w *watched) newSource(socket string) *source.Source {
+	return source.New(func(ctx context.Context) (*rocl.Context, error) {
+		return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(w.log))
+	})
+}
+
 // openPage makes w's page of the node whose directory is at socket, until end is called.
 func (w *watched) openPage(socket string) (end func()) {
-	src := source.New(func(ctx context.Context) (*rocl.Context, error) {
-		return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(w.log))
-	}).OfCluster()
+	src := w.newSource(socket).OfCluster()
 	w.page = web.NewPage(web.Options{
 		Gate: w.gate, Counts: w.counts, View: src.View,
 		Find: func(pattern *resource.List, most int) (all []resource.GID) {
