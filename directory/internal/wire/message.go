@@ -30,7 +30,7 @@ const (
 // |---|---|---|
 // | 1 | registration: what is registered lives as long as it | `join` once, then `register`,
 // `update`, `delete`, `leave` |
-// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, one at a time |
+// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, `control`, one at a time |
 // | 3 | watch | one `watch` |
 // | 4 | yield to a daemon | nothing; the answer is `done` with the lock's descriptor, or `error` |
 // | 5 | peer | between [members](#questions-streams-and-watches) |
@@ -60,6 +60,8 @@ const (
 // | 20 | list | pattern | batch, or end |
 // | 21 | more | | batch, or end |
 // | 22 | batch | records, the bytes u32 before each | |
+// | 48 | control | JSON: `do`, `args` | controlled, or error |
+// | 49 | controlled | JSON | |
 // | 64 | beat | | none; between members |
 //
 // Events: 1 appeared, 2 changed, 3 gone, 4 synced: all that matched at first have been reported.
@@ -106,6 +108,13 @@ const (
 	MsgList
 	MsgMore
 	MsgBatch
+)
+
+// The messages that ask the server's process for something. Their numbers are apart, because they
+// are not about resources.
+const (
+	MsgControl = 48 + iota
+	MsgControlled
 )
 
 // MsgBeat says that its sender is alive. Its number is apart, because only members of a cluster
