@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package observe gathers what the contexts of a node or a cluster tell about themselves, and
+// compares what they told one after another. The commands rocl top, rocl waits and rocl record show
+// it, and so do the page and the metrics of dirserver.
+//
+// A context chooses what it tells. So [View.Clean] cuts texts, quotes the characters that would
+// control a terminal, shortens lists and limits numbers. All texts of this package are safe on a
+// terminal. A page must still escape its own syntax.
+package observe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/resource"
+)
+
+// A View is what a node, or a cluster, has at one moment.
+type View struct {
+	Taken    time.Time `json:"taken"`    // when the contexts were asked
+	Contexts []Context `json:"contexts"` // by identifier
+	Nodes    []Node    `json:"nodes"`    // by identifier; without the cluster only the node that was asked
+
+	// Names has attributes, in a short form, of resources that are waited for and of which no
+	// context told.
+	Names map[rocl.GID]string `json:"names,omitempty"`
+}
+
+// A Context is what one context told. Only Context and PID of the snapshot are set if it told
+// nothing. Those two are of the directory.
+type Context struct {
+	rocl.Snapshot
+	Silent string `json:"silent,omitempty"` // why there is no snapshot
+}
+
+// A Node is a node of the cluster.
+type Node struct {
+	ID    resource.NodeID `json:"id"`
+	Name  string          `json:"name,omitempty"`  // the name of the machine, and the labels
+	Addr  string          `json:"addr,omitempty"`  // HOST:PORT in the cluster
+	Error string          `json:"error,omitempty"` // why the node could not be asked
+}
+
+// A teller asks a context what goes on in it.
+type teller interface {
+	SnapshotOf(ctx context.Context, id rocl.GID) (rocl.Snapshot, error)
+}
+
+// Gather asks every context of c's node at the same time, without c itself, and with isCluster the
+// other nodes. A context that has not answered within limit is Silent. Gather fails if the
+// directory of c's node does not answer within limit. It may be called concurrently.
+func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Duration) (*View, error) {
+	v := &View{Taken: time.Now()}
+	within, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	var covered rocl.Coverage
+	found := 0
+	var err error
+	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Covered(&covered)) {
+		if err = ferr; err != nil {
+			break
+		}
+		found++
+		if f.ID == c.ID() || f.ID.Node() != c.ID().Node() {
+			continue
+		}
+		asked.Go(func() {
+			t := tell(within, c, &f)
+			mu.Lock()
+			defer mu.Unlock()
+			v.Contexts = append(v.Contexts, t)
+		})
+	}
+	asked.Wait()
+	v.Nodes = nodes(within, c, isCluster)
+	if err != nil && found == 0 {
+		return nil, fmt.Errorf("observe: find the contexts of the node: %w", err)
+	}
+	v.Clean()
+	v.name(ctx, c, limit)
+	return v, nil
+}
+
+// name asks the directory for the names of resources that are waited for and of which no context
+// told, such as those of silent contexts.
+func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	told, wanted := map[rocl.GID]bool{}, map[rocl.GID]bool{}
+	for i := range v.Contexts {
+		s := &v.Contexts[i]
+		for j := range s.Resources {
+			told[s.Resources[j].Resource] = true
+			for _, w := range s.Resources[j].Waits {
+				for _, id := range w.From {
+					wanted[id] = true
+				}
+			}
+		}
+		for _, w := range s.Calls {
+			wanted[w.To] = true
+		}
+		for _, w := range s.Sends {
+			wanted[w.To] = true
+		}
+	}
+	v.Names = map[rocl.GID]string{}
+	asked := 0
+	for id := range wanted {
+		if told[id] || id == id.Context() || asked == maxNames {
+			continue
+		}
+		asked++
+		f, err := c.Lookup(ctx, id)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			v.Names[id] = safe(labels(&f.Attrs))
+		}
+	}
+}
+
+// nodes returns c's node, or all nodes of the cluster.
+func nodes(ctx context.Context, c *rocl.Context, isCluster bool) (all []Node) {
+	var covered rocl.Coverage
+	if !isCluster {
+		if f, err := c.Lookup(ctx, resource.MakeGID(c.ID().Node(), 0, 0)); err == nil {
+			all = append(all, newNode(&f))
+		}
+		return all
+	}
+	for f, err := range c.FindAll(ctx, rocl.Match{rocl.AttrKind: "node"}, rocl.Covered(&covered)) {
+		if err != nil {
+			break
+		}
+		all = append(all, newNode(&f))
+	}
+	for _, id := range covered.Failed {
+		all = append(all, Node{ID: id, Error: noAnswer})
+	}
+	return all
+}
+
+func newNode(f *rocl.Found) Node {
+	return Node{ID: f.ID.Node(), Name: strings.TrimSpace(f.Attrs.GetString(rocl.AttrHost) + " " + labels(&f.Attrs)), Addr: f.Attrs.GetString(rocl.AttrAddr)}
+}
+
+// tell asks the context f for its snapshot.
+func tell(ctx context.Context, c *rocl.Context, f *rocl.Found) Context {
+	t := Context{}
+	s, err := rocl.Snapshot{}, errors.New("not supported")
+	if a, ok := any(c).(teller); ok {
+		s, err = a.SnapshotOf(ctx, f.ID)
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		t.Silent = noAnswer
+	case err != nil:
+		t.Silent = err.Error()
+	default:
+		t.Snapshot = s
+	}
+	t.Context = f.ID
+	t.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
+	return t
+}
+
+// labels returns attributes, without those of the library.
+func labels(a *rocl.List) string {
+	var all []string
+	for name, value := range a.All() {
+		if !strings.HasPrefix(name, resource.SystemPrefix) {
+			all = append(all, name+"="+string(value[:min(len(value), maxText)]))
+		}
+	}
+	return strings.Join(all[:min(len(all), 8)], " ")
+}
+
+// maxNames is of how many resources the names are asked for.
+const maxNames = 1000
+
+const noAnswer = "no answer" // within the limit
+
+// The limits of what Clean keeps.
+const (
+	maxText    = 512     // bytes of a text
+	maxEntries = 100_000 // of a list
+	maxNumber  = 1 << 56 // of a count, of bytes and of nanoseconds
+)
+
+// Clean makes the values of a view safe to show and to compute with, and brings the contexts and
+// nodes into order. Gather does so. Clean is for the reader of a view from a file.
+func (v *View) Clean() {
+	v.clean(reflect.ValueOf(v).Elem())
+	slices.SortFunc(v.Contexts, func(a, b Context) int { return a.Context.Compare(b.Context) })
+	v.Contexts = slices.CompactFunc(v.Contexts, func(a, b Context) bool { return a.Context == b.Context })
+	slices.SortFunc(v.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	for i := range v.Contexts { // a context tells of itself only
+		c := &v.Contexts[i]
+		isOther := func(id rocl.GID) bool { return id.Context() != c.Context }
+		c.Resources = slices.DeleteFunc(c.Resources, func(r rocl.ResourceSnapshot) bool { return isOther(r.Resource) })
+		c.Calls = slices.DeleteFunc(c.Calls, func(w dispatch.CallSnapshot) bool { return isOther(w.From) })
+		c.Sends = slices.DeleteFunc(c.Sends, func(w dispatch.SendSnapshot) bool { return isOther(w.From) })
+	}
+}
+
+// clean limits the values in part, a part of the view. Identifiers and numbers that only tell
+// things apart stay.
+func (v *View) clean(part reflect.Value) {
+	switch part.Kind() {
+	case reflect.Int, reflect.Int64:
+		part.SetInt(min(max(part.Int(), 0), maxNumber))
+	case reflect.Uint64:
+		part.SetUint(min(part.Uint(), maxNumber))
+	case reflect.String:
+		part.SetString(safe(part.String()))
+	case reflect.Slice:
+		part.Set(part.Slice(0, min(part.Len(), maxEntries)))
+		for i := range part.Len() {
+			v.clean(part.Index(i))
+		}
+	case reflect.Map:
+		old := part.MapRange()
+		limited := reflect.MakeMap(part.Type())
+		for old.Next() && limited.Len() < maxEntries {
+			key, value := reflect.New(part.Type().Key()).Elem(), reflect.New(part.Type().Elem()).Elem()
+			key.Set(old.Key())
+			value.Set(old.Value())
+			v.clean(key)
+			v.clean(value)
+			limited.SetMapIndex(key, value)
+		}
+		if limited.Len() > 0 {
+			part.Set(limited)
+		}
+	case reflect.Struct:
+		if t, ok := part.Addr().Interface().(*time.Time); ok {
+			if t.Year() < 1970 || t.After(v.Taken.Add(24*time.Hour)) {
+				*t = time.Time{}
+			}
+			return
+		}
+		for i := range part.NumField() {
+			switch f := part.Type().Field(i); {
+			case !f.IsExported(), f.Name == "ID", f.Name == "Number", f.Name == "Tag", f.Name == "Tags":
+			default:
+				v.clean(part.Field(i))
+			}
+		}
+	}
+}
+
+// safe returns s, cut if it is long, with escapes in place of characters that would control a
+// terminal.
+func safe(s string) string {
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return display.Escape(s)
+}
+
+// number limits a number to those that are from 0 to maxNumber.
+func number[N ~int | ~int64](n N) N { return N(min(max(int64(n), 0), maxNumber)) }
