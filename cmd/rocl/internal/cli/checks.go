@@ -50,11 +50,18 @@ func checkDirectory(e *exam, r *reporter) {
 		r.found(start+" The next server replaces the socket.", "a process that was killed left the socket %s: no process serves there", e.path)
 	case errors.Is(e.err, fs.ErrNotExist):
 		r.found(start, "no process serves: there is no socket at %s", e.path)
+	case e.isForbidden():
+		r.unknown("this process may not use the directory at %s", e.path)
 	case errors.Is(e.err, rocl.ErrNoDirectory):
 		r.found(start, "%v", text(e.err))
 	default:
 		r.found("See the next findings; docs/TROUBLESHOOTING.md#errors-of-programs-and-commands", "the directory cannot be reached: %s", text(e.err))
 	}
+}
+
+// isForbidden reports whether permissions or owners keep this process from the directory.
+func (e *exam) isForbidden() bool {
+	return errors.Is(e.err, directory.ErrUntrusted) || errors.Is(e.err, fs.ErrPermission)
 }
 
 // isSocket reports whether there is a socket at the exam's path.
@@ -85,6 +92,10 @@ func checkFiles(e *exam, r *reporter) {
 	}
 	const secrets = "docs/SECURING.md#which-files-with-secrets-are-accepted"
 	fine := true
+	if e.isForbidden() {
+		r.found("Run this command as the user of the node's programs, or correct the owner and the mode; docs/DAEMON.md#files-and-permissions", "%s", text(e.err))
+		fine = false
+	}
 	for _, f := range []struct {
 		path   string
 		mode   fs.FileMode // rights that no one may have

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
-	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 )
@@ -116,9 +116,9 @@ func writeDebug(ctx context.Context, g Globals, w io.Writer) ([]string, error) {
 	}
 	a.addJSON("contexts.json", contexts, nil)
 	if e.statusErr == nil {
-		a.snapshots(ctx, g, e, "snapshots-1.json")
+		a.snapshots(ctx, g, "snapshots-1.json")
 		a.daemon(ctx, g)
-		a.snapshots(ctx, g, e, "snapshots-2.json")
+		a.snapshots(ctx, g, "snapshots-2.json")
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -133,43 +133,33 @@ func writeDebug(ctx context.Context, g Globals, w io.Writer) ([]string, error) {
 
 // daemon adds what the directory's process tells of itself.
 func (a *archive) daemon(ctx context.Context, g Globals) {
-	get := func(name string, v any, do string, args ...string) error {
-		return g.control(ctx, v, do, args...)
-	}
 	for _, part := range []struct{ name, do string }{{"config.toml", "config"}, {"log.txt", "log"}} {
 		var s string
-		err := get(part.name, &s, part.do)
+		err := g.control(ctx, &s, part.do)
 		a.add(part.name, []byte(s), err)
 	}
 	for _, part := range []struct{ name, do string }{{"goroutines.txt", "goroutines"}, {"heap.pprof", "heap"}} {
 		var b []byte
-		err := get(part.name, &b, part.do)
+		err := g.control(ctx, &b, part.do)
 		a.add(part.name, b, err)
 	}
 	var b []byte
-	g.Timeout += profileTime
-	err := get("cpu.pprof", &b, "profile", profileTime.String())
+	g.Timeout += profileTime // which the answer takes
+	err := g.control(ctx, &b, "profile", profileTime.String())
 	a.add("cpu.pprof", b, err)
 }
 
-// snapshots adds the snapshots of the node's contexts, which have the routes too.
-func (a *archive) snapshots(ctx context.Context, g Globals, e *exam, name string) {
-	var all []any
-	err := g.ask(ctx, func(p *timeoutContext, c *rocl.Context) error {
-		for i := range e.contexts[:min(len(e.contexts), mostDebug)] {
-			id := e.contexts[i].ID
-			one, cancel := context.WithTimeout(p, time.Second)
-			s, err := c.RoutesOf(one, id)
-			cancel()
-			if err != nil {
-				all = append(all, map[string]any{"context": id, "silent": text(err)})
-				continue
-			}
-			all = append(all, map[string]any{"context": id, "routes": s})
-		}
-		return nil
+// snapshots adds the snapshots of the node's contexts, with their resources, calls and routes.
+func (a *archive) snapshots(ctx context.Context, g Globals, name string) {
+	var v *observe.View
+	err := g.ask(ctx, func(p *timeoutContext, c *rocl.Context) (err error) {
+		v, err = observe.Gather(p, c, false, g.Timeout)
+		return err
 	})
-	a.addJSON(name, all, err)
+	if v != nil && len(v.Contexts) > mostDebug {
+		v.Contexts = v.Contexts[:mostDebug]
+	}
+	a.addJSON(name, v, err)
 }
 
 // kernel returns the version of the kernel.
@@ -177,5 +167,3 @@ func kernel() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	return strings.TrimSpace(string(b))
 }
-
-var _ = directory.Status{}
