@@ -22,8 +22,8 @@ type registrationServer struct {
 	superseded bool // the context has joined again over another connection; Server.mu guards it
 	member     bool // the context would become the cluster's member in place of this server
 
-	pid     int    // of the context's process, 0 if it is not known
-	program string // its name
+	pid     int    // of the context's process, after it has registered something; 0 if it is not known
+	program string // the name of its program, likewise
 	hasLeft bool   // the context said that it leaves
 	isTold  bool   // it has registered something, so its end is logged at level info
 
@@ -54,7 +54,6 @@ func (s *Server) serveRegistrations(c *wire.Conn) error {
 	}
 	_, member := list.Get(wire.JoinMember)
 	me := &registrationServer{member: member, out: *wire.NewConn(c.Conn)}
-	me.pid, me.program = node.Process(c.Conn)
 	me.mu.Lock() // until the answer to join is sent
 	s.enter(self, me)
 	defer s.leave(self, me)
@@ -94,18 +93,24 @@ func (s *Server) leave(self resource.GID, me *registrationServer) {
 	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
 	s.mu.Unlock()
 	if !goesOn {
+		_, known := s.db.Get(self)
 		n := s.db.DeleteOwner(self)
 		s.count.add(&s.count.Ended, 1)
 		s.count.add(&s.count.Lapsed, n)
+		if known {
+			n-- // the context itself
+		}
 		s.tellEnd(self, me, n)
 	}
 }
 
-// tell logs that a program has come, when its context registers its first resource. Contexts that
-// only ask come and go without a line, and so do those that offer again what they had before.
+// tell logs that a program has come, when its context registers its first resource besides itself.
+// Contexts that only ask come and go without a line. Those that offer again what they had before come
+// without one.
 func (s *Server) tell(self resource.GID, me *registrationServer, again bool) {
 	if !me.isTold {
 		me.isTold = true
+		me.pid, me.program = node.Process(me.out.Conn)
 		if again {
 			return
 		}
@@ -113,7 +118,7 @@ func (s *Server) tell(self resource.GID, me *registrationServer, again bool) {
 	}
 }
 
-// tellEnd logs that a program has gone, which had n resources.
+// tellEnd logs that a program has gone, which had n resources besides its context.
 func (s *Server) tellEnd(self resource.GID, me *registrationServer, n int) {
 	level, event := slog.LevelInfo, "lost"
 	if me.hasLeft {
@@ -151,7 +156,7 @@ func (s *Server) serveChanges(c *wire.Conn, self resource.GID, me *registrationS
 			return nil
 		}
 		rev, err := s.change(self, &m)
-		if m.Type == wire.MsgRegister && err == nil {
+		if p := m.Parser(); m.Type == wire.MsgRegister && err == nil && p.GID() != self {
 			s.tell(self, me, offering != nil)
 		}
 		s.count.change(m.Type, err)

@@ -67,9 +67,11 @@ func TestStory(t *testing.T) {
 	if _, err := asks.Find(t.Context(), list(t, resource.Match{"type": "none"})); err == nil {
 		t.Error("found")
 	}
+	register(t, asks, 0, resource.Attrs{"rocl.kind": "context"})
 	asks.Close()
 	who := fmt.Sprintf(" program=%s pid=%d", comm(t), os.Getpid())
 	a := joined(t, path)
+	register(t, a, 0, resource.Attrs{"rocl.kind": "context"})
 	register(t, a, 1, resource.Attrs{"type": "lamp"})
 	register(t, a, 2, resource.Attrs{"type": "lamp"})
 	a.Close()

@@ -48,8 +48,14 @@ func (r *reporter) unknown(format string, args ...any) {
 	r.all = append(r.all, finding{Check: r.name, State: "unknown", Text: fmt.Sprintf(format, args...)})
 }
 
+// mostFindings limits the findings of one check.
+const mostFindings = 16
+
 // found reports what is wrong. remedy says what to do.
 func (r *reporter) found(remedy, format string, args ...any) {
+	if len(r.all) == mostFindings {
+		return
+	}
 	r.all = append(r.all, finding{Check: r.name, State: "found", Text: fmt.Sprintf(format, args...), Remedy: remedy, Code: r.code})
 }
 

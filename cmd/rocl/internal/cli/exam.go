@@ -265,8 +265,8 @@ func limitsOf(pid int) (map[string]uint64, error) {
 	return all, nil
 }
 
-// groupUse returns what the control groups (version 2) of a process use of their limits: the
-// highest share, its group and the name of the figure. share is 0 if nothing is limited.
+// groupUse returns what the control groups (version 2) of a process use of their limit of a figure,
+// memory or pids: the highest share, and its group. share is 0 if nothing is limited.
 func groupUse(pid int, figure string) (share float64, group string, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
