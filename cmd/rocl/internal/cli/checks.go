@@ -190,7 +190,7 @@ func checkMember(e *exam, r *reporter) {
 	if !e.isMember(r) {
 		return
 	}
-	if n := e.member.Unreached; len(n) > 0 {
+	if n := slices.DeleteFunc(slices.Clone(e.member.Unreached), e.isRefusedAt); len(n) > 0 {
 		r.found("See that a daemon runs there, that UDP and TCP pass to it, and that it has the same --cluster and key; or remove the address from --join. docs/CLUSTER.md#ports-and-firewalls",
 			"no member was ever reached at %s", strings.Join(n, ", "))
 		return
@@ -200,6 +200,11 @@ func checkMember(e *exam, r *reporter) {
 		states[m.State]++
 	}
 	r.ok("member of cluster %q at %s, with %d others alive, %d away, %d dead", e.status.Cluster, e.member.Addr, states["alive"], states["away"], states["dead"])
+}
+
+// isRefusedAt reports whether a program refuses this node at an address, which checkKey tells.
+func (e *exam) isRefusedAt(addr string) bool {
+	return slices.ContainsFunc(e.member.Refusing, func(why string) bool { return strings.HasPrefix(why, addr+": ") })
 }
 
 func checkKey(e *exam, r *reporter) {
@@ -320,7 +325,7 @@ func checkLost(e *exam, r *reporter) {
 	}
 	var lost []resource.NodeID
 	for _, m := range e.member.Members {
-		if m.State == "dead" {
+		if m.State == "dead" && !e.isRefusedAt(m.Addr) {
 			lost = append(lost, m.Node)
 		}
 	}
