@@ -31,8 +31,8 @@ type Status struct {
 }
 
 // WithControl gives the server a function that does in its process what programs of the node's user
-// ask by [Client.Control], such as to change the level of its log. The function returns what becomes
-// JSON. It may be called concurrently. ctx ends when the server closes.
+// ask by [Client.Control], such as to change the level of its log. The function returns what
+// becomes JSON. It may be called concurrently. ctx ends when the server closes.
 func WithControl(f func(ctx context.Context, do string, args []string) (any, error)) Option {
 	return func(s *Server) { s.control = f }
 }
@@ -43,10 +43,10 @@ type controlRequest struct {
 	Args []string `json:"args,omitempty"`
 }
 
-// Control asks the server to do something in its process, and returns the result, which is JSON. Any
-// server knows "status", whose result is a Status. The others are those of the server's program: see
-// WithControl. The error matches ErrProtocol if the server is of an older version, which knows
-// none.
+// Control asks the server to do something in its process, and returns the result, which is JSON.
+// Any server knows "status", whose result is a Status. The others are those of the server's
+// program: see WithControl. The error matches ErrProtocol if the server is of an older version,
+// which knows none.
 func (c *Client) Control(ctx context.Context, do string, args ...string) (result json.RawMessage, err error) {
 	q, err := json.Marshal(controlRequest{do, args})
 	if err != nil {

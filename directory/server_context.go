@@ -105,8 +105,8 @@ func (s *Server) leave(self resource.GID, me *registrationServer) {
 }
 
 // tell logs that a program has come, when its context registers its first resource besides itself.
-// Contexts that only ask come and go without a line. Those that offer again what they had before come
-// without one.
+// Contexts that only ask come and go without a line. Those that offer again what they had before
+// come without one.
 func (s *Server) tell(self resource.GID, me *registrationServer, again bool) {
 	if !me.isTold {
 		me.isTold = true

@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/internal/loglevel"
 )
 
-// control is what programs of the node's user may ask of the daemon, over its Unix socket: 'rocl log
-// level' and 'rocl debug' do.
+// control is what programs of the node's user may ask of the daemon, over its Unix socket: 'rocl
+// log level' and 'rocl debug' do.
 type control struct {
 	config *config
 	levels *loglevel.Levels

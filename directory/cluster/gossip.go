@@ -26,10 +26,10 @@ import (
 // A member's name is its number, 12 hexadecimal digits. Its meta is version 2 u8, flags u8 (bit 0:
 // it will be back in a moment), epoch u64, random for each opening of the port, and the name of its
 // machine, up to 64 bytes. Its answer to a probe has its clock, ns of Unix time u64, which is for
-// people. At a push/pull, the user state is version 1 u8, flags u8 (bit 0: the sender may not know all yet), and entries for
-// members that the other may not know: node u64, epoch u64, left u32, kind u8, port u16, IP 16
-// bytes. Kind 0: away, for left ms, at most 5,000; 1: met less than a second ago, or suspected; 2:
-// alive and about to be away.
+// people. At a push/pull, the user state is version 1 u8, flags u8 (bit 0: the sender may not know
+// all yet), and entries for members that the other may not know: node u64, epoch u64, left u32,
+// kind u8, port u16, IP 16 bytes. Kind 0: away, for left ms, at most 5,000; 1: met less than a
+// second ago, or suspected; 2: alive and about to be away.
 
 const (
 	gossipTime = 100 * time.Millisecond // how often rumours are told

@@ -400,8 +400,8 @@ func what(m *node, wasAlive, wasMet, sameLife, left bool) string {
 
 // tell logs what has happened to another member.
 func (t *memberTable) tell(id resource.NodeID, m *node, event string) {
-	// Cause: `event` says what another member did. One that is lost was killed, or the network is
-	// cut: it is looked for. Remedy: if it is lost, see to it and to the network.
+	// Cause: `event` says what another member did. A lost member was killed, or the network is cut;
+	// this node looks for it. Remedy: if it is lost, see to it and to the network.
 	t.log.Info("cluster: member", "event", event, "host", m.host, "addr", m.addr, "node", name(id))
 }
 

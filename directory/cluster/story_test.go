@@ -15,7 +15,8 @@ import (
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
-// A story is a log handler that keeps the lines of level info about the cluster, without numbers of nodes.
+// A story is a log handler that keeps the lines of level info about the cluster, without numbers of
+// nodes.
 type story struct {
 	slog.Handler
 	mu    sync.Mutex
@@ -48,8 +49,8 @@ func (s *story) told() string {
 	return strings.Join(s.lines, "\n")
 }
 
-// What a member logs at level info is the story of its cluster, a line for each event, with names of
-// machines: a member joins, the wire to it is cut and heals, another one joins, the first is
+// What a member logs at level info is the story of its cluster, a line for each event, with names
+// of machines: a member joins, the wire to it is cut and heals, another one joins, the first is
 // restarted, and the other one leaves.
 //
 // Promise (Operating): A member's log tells at level info, a line each, that a member joined, was

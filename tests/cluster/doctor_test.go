@@ -65,8 +65,8 @@ func (n *node) finds(what ...string) {
 	}
 }
 
-// drop lets the node drop arriving packets that match the rules of nft, instead of its other faults.
-// Without rules, all packets arrive.
+// drop lets the node drop arriving packets that match the rules of nft, instead of its other
+// faults. Without rules, all packets arrive.
 func (n *node) drop(rules ...string) {
 	t := n.lab.t
 	t.Helper()
@@ -82,12 +82,12 @@ func (n *node) drop(rules ...string) {
 	}
 }
 
-// Members of a cluster of machines with names of their own have no finding. Then one fault after the
-// other is made, found with what it is about, and mended.
+// Members of a cluster of machines with names of their own have no finding. Then one fault after
+// the other is made, found with what it is about, and mended.
 //
-// Promise (Operating): `rocl doctor` finds UDP that is blocked in one direction, large datagrams that
-// are lost, a foreign key, an address to join where no member is, a lost member, and two machines
-// with one name.
+// Promise (Operating): `rocl doctor` finds UDP that is blocked in one direction, large datagrams
+// that are lost, a foreign key, an address to join where no member is, a lost member, and two
+// machines with one name.
 func TestDoctor(t *testing.T) {
 	parallel(t)
 	l := newLab(t, 3)
@@ -126,10 +126,14 @@ func TestDoctor(t *testing.T) {
 	c.finds("key", a.bind())
 	c.stop()
 	l.key = key
+
+	l.args = []string{"--join", "10.91.0.77:7946"}
+	l.start(c)
+	c.finds("member", "10.91.0.77:7946")
 }
 
-// Contexts in two network namespaces share memory by the folder of the socket. If one of them cannot
-// write the folder, doctor finds them.
+// Contexts in two network namespaces share memory by the folder of the socket. If one of them
+// cannot write the folder, doctor finds them.
 func TestDoctorNamespaces(t *testing.T) {
 	parallel(t)
 	l := newLab(t, 2)

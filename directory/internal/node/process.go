@@ -9,9 +9,9 @@ import (
 	"os"
 )
 
-// Process returns the number of the process at the other end of nc, and the name of its program. pid
-// is 0 if the kernel does not tell: the process is in another container, or nc is no Unix socket.
-// The name is what the program chose.
+// Process returns the number of the process at the other end of nc, and the name of its program.
+// pid is 0 if the kernel does not tell: the process is in another container, or nc is no Unix
+// socket. The name is what the program chose.
 func Process(nc net.Conn) (pid int, program string) {
 	uc, ok := nc.(*net.UnixConn)
 	if !ok {

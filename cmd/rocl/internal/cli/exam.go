@@ -244,8 +244,8 @@ func process(pid int) string {
 	return text
 }
 
-// limitsOf returns the limits of a process that are in force, by their name in /proc. A missing name
-// is no limit.
+// limitsOf returns the limits of a process that are in force, by their name in /proc. A missing
+// name is no limit.
 func limitsOf(pid int) (map[string]uint64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
