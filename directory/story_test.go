@@ -56,7 +56,7 @@ func (s *story) told(t *testing.T, n int) (lines []string) {
 // of a client when the server is lost and another one is joined. A program that only asks leaves no
 // line.
 //
-// Promise (Operating): The log of a node's server tells at level info, a line each, that a program
+// Promise (Directory): The log of a node's server tells at level info, a line each, that a program
 // with resources joined, left or was lost, with its name and PID.
 func TestStory(t *testing.T) {
 	path := sock(t)

@@ -27,7 +27,7 @@ import (
 // waits, and none of the secrets: neither keys, nor what is derived of them, nor payloads. It is
 // for its user alone, and never replaces a file.
 //
-// Promise (Operating): The archive of `rocl debug` has no key and no byte of a payload.
+// Promise (Commands): The archive of `rocl debug` has no key and no byte of a payload.
 func TestDebug(t *testing.T) {
 	sock, keyFile := socket(t), clusterKey(t)
 	start(t, `"serving"`, dirserver, "--socket", sock, "--bind", freePort(t), "--key-file", keyFile, "--cluster", "lab", "--log-format", "json")

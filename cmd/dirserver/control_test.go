@@ -17,7 +17,7 @@ import (
 // What programs ask of the daemon is done at once: a level that is set holds for the next line, and
 // the last lines are there.
 //
-// Promise (Operating): `rocl log level` changes what a running `dirserver` logs, by component, at
+// Promise (Commands): `rocl log level` changes what a running `dirserver` logs, by component, at
 // once.
 func TestControl(t *testing.T) {
 	var b bytes.Buffer

@@ -53,7 +53,7 @@ func (s *story) told() string {
 // of machines: a member joins, the wire to it is cut and heals, another one joins, the first is
 // restarted, and the other one leaves.
 //
-// Promise (Operating): A member's log tells at level info, a line each, that a member joined, was
+// Promise (Clusters): A member's log tells at level info, a line each, that a member joined, was
 // lost, was reached again, restarted or left, with the name of its machine.
 func TestStory(t *testing.T) {
 	inMemory(t, func(t *testing.T) {

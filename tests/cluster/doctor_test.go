@@ -85,7 +85,7 @@ func (n *node) drop(rules ...string) {
 // Members of a cluster of machines with names of their own have no finding. Then one fault after
 // the other is made, found with what it is about, and mended.
 //
-// Promise (Operating): `rocl doctor` finds UDP that is blocked in one direction, large datagrams
+// Promise (Commands): `rocl doctor` finds UDP that is blocked in one direction, large datagrams
 // that are lost, a foreign key, an address to join where no member is, a lost member, and two
 // machines with one name.
 func TestDoctor(t *testing.T) {

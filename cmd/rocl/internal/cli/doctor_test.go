@@ -76,7 +76,7 @@ func be(t *testing.T, args ...string) *subprocess.Process {
 
 // A healthy node has no finding.
 //
-// Promise (Operating): `rocl doctor` finds nothing at a healthy node, and for each thing that is
+// Promise (Commands): `rocl doctor` finds nothing at a healthy node, and for each thing that is
 // wrong it has an exit code, a cause and a remedy. It changes nothing, and its time is bounded.
 func TestDoctorHealthy(t *testing.T) {
 	sock := node(t)
