@@ -113,6 +113,14 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		return nil, err
 	}
 	termsChanged := make(chan struct{}, 1)
+	var itself atomic.Pointer[Context]
+	cfg.Summary = func(ctx context.Context, contexts []GID) ([]byte, error) {
+		c := itself.Load()
+		if c == nil {
+			return nil, directory.ErrNoSummary // the context is being opened
+		}
+		return c.Summarize(ctx, contexts)
+	}
 	client, err := cfg.Join(ctx, termsChanged)
 	if err != nil {
 		return nil, err
@@ -145,6 +153,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		c.pool.Close()
 		return nil, err
 	}
+	itself.Store(c)
 	c.life.Go(func() { c.ports.Follow(c.life.Context()) })
 	return c, nil
 }

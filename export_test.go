@@ -46,3 +46,24 @@ func Answers(c *Context) int { return c.questions.Answers() }
 
 // UseUpSerials lets the context have no serial number left.
 func UseUpSerials(c *Context) { c.serial.Store(dispatch.LastSerial) }
+
+// ActiveResources returns how many resources of a context have an activity.
+func ActiveResources(c *Context) (n int) {
+	c.active.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
+// NameOf returns the short form of attributes.
+func NameOf(l *List) string { return nameOf(l) }
+
+// EncodeSnapshot returns a snapshot in at most most bytes, and shortens it.
+func EncodeSnapshot(s *Snapshot, most int) ([]byte, error) { return s.encode(most) }
+
+// EncodeSummary returns what another node gets of a summary, and shortens the summary.
+func EncodeSummary(s *NodeSummary) ([]byte, error) { return s.encode() }
+
+// DecodeSummary returns the summary that another node has sent.
+func DecodeSummary(b []byte) (s NodeSummary, err error) {
+	err = s.decode(b)
+	return s, err
+}

@@ -33,7 +33,7 @@ type Snapshot struct {
 	Rocl      string                  `json:"rocl"`    // the version of this module
 	Started   time.Time               `json:"started"` // when the context was opened
 	Taken     time.Time               `json:"taken"`
-	Stats     Stats                   `json:"stats"`
+	Stats     Stats                   `json:"stats,omitzero"`  // zero in a summary
 	Resources []ResourceSnapshot      `json:"resources"`       // the most interesting first: those that senders wait for, then by waiting messages
 	Sends     []dispatch.SendSnapshot `json:"sends,omitempty"` // those that snapshots have seen first come first
 	Calls     []dispatch.CallSnapshot `json:"calls,omitempty"` // the oldest first
@@ -151,14 +151,21 @@ func (c *Context) activeResource(id GID) *Resource {
 // short and safe to show, whatever the other context says. SnapshotOf fails with ErrIdentifiers as
 // [Context.Register] does.
 func (c *Context) SnapshotOf(ctx context.Context, id GID) (Snapshot, error) {
+	return c.snapshotOf(ctx, id, icontext.MaxSnapshot)
+}
+
+// snapshotOf is SnapshotOf with an answer of at most most bytes.
+func (c *Context) snapshotOf(ctx context.Context, id GID, most int) (Snapshot, error) {
 	if id = id.Context(); id == c.self {
-		return c.Snapshot(), nil
+		s := c.Snapshot()
+		_, err := s.encode(most)
+		return s, err
 	}
 	var s Snapshot
 	serial, box, err := c.newMailbox(0, 0, false)
 	if err == nil {
 		defer box.Close()
-		err = c.questions.SnapshotOf(ctx, id, serial, box, &s)
+		err = c.questions.SnapshotOf(ctx, id, most, serial, box, &s)
 	}
 	switch {
 	case err != nil:
@@ -174,32 +181,44 @@ func (c *Context) SnapshotOf(ctx context.Context, id GID) (Snapshot, error) {
 	return s, nil
 }
 
-// snapshotJSON returns the snapshot as JSON of at most [icontext.MaxSnapshot] bytes.
-func (c *Context) snapshotJSON() ([]byte, error) {
+// snapshotJSON returns the snapshot as JSON of at most most bytes.
+func (c *Context) snapshotJSON(most int) ([]byte, error) {
 	s := c.Snapshot()
+	return s.encode(most)
+}
+
+// encode returns the snapshot as JSON of at most most bytes, some thousands, and leaves out what is
+// too much.
+func (s *Snapshot) encode(most int) ([]byte, error) {
 	for {
-		b, err := json.Marshal(&s)
-		if err != nil || len(b) <= icontext.MaxSnapshot || len(s.Resources)+len(s.Sends)+len(s.Calls)+len(s.Links) == 0 {
+		b, err := json.Marshal(s)
+		if err != nil || len(b) <= most || len(s.Resources)+len(s.Sends)+len(s.Calls)+len(s.Links) == 0 {
 			return b, err
 		}
-		part := 0.9 * icontext.MaxSnapshot / float64(len(b))
-		s.Resources = shorten(&s, "resources", s.Resources, part)
-		s.Sends = shorten(&s, "sends", s.Sends, part)
-		s.Calls = shorten(&s, "calls", s.Calls, part)
-		s.Links = shorten(&s, "links", s.Links, part)
+		part := 0.9 * float64(most) / float64(len(b))
+		s.keep(func(n int) int { return int(part * float64(n)) })
 	}
 }
 
-// shorten returns the first part of the list all of s, and counts the others.
-func shorten[T any](s *Snapshot, name string, all []T, part float64) []T {
-	n := int(part * float64(len(all)))
-	if n < len(all) {
-		if s.Cut == nil {
-			s.Cut = map[string]int{}
-		}
-		s.Cut[name] += len(all) - n
+// keep shortens each list with n entries to most(n).
+func (s *Snapshot) keep(most func(n int) int) {
+	if s.Cut == nil {
+		s.Cut = map[string]int{}
 	}
-	return all[:n]
+	s.Resources = shorten(s.Cut, "resources", s.Resources, most(len(s.Resources)))
+	s.Sends = shorten(s.Cut, "sends", s.Sends, most(len(s.Sends)))
+	s.Calls = shorten(s.Cut, "calls", s.Calls, most(len(s.Calls)))
+	s.Links = shorten(s.Cut, "links", s.Links, most(len(s.Links)))
+}
+
+// shorten returns the first most entries of a list, and notes in cut how many others there are.
+func shorten[T any](cut map[string]int, name string, all []T, most int) []T {
+	if most >= len(all) {
+		return all
+	}
+	cut[name] += len(all) - most
+	clear(all[most:]) // for the collector
+	return all[:most]
 }
 
 // program returns the name of the executable.

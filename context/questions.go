@@ -5,6 +5,7 @@ package context
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,8 @@ import (
 //
 // Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
 // with that tag: its routes, JSON as of `rocl routes --json`. The tag 0x5354415453000001 asks for
-// what the context has and who waits in it: JSON of at most 1 MiB with a `version`. Other messages
-// are refused with Gone.
+// what the context has and who waits in it: JSON with a `version`, of at most as many bytes as the
+// payload u32 says, from 4 KiB to 1 MiB. Other messages are refused with Gone.
 
 // A context answers questions about itself. Contexts of its own node send them to the resource that
 // stands for the context. The tag says what is asked, and the answer has the same tag.
@@ -40,11 +41,11 @@ const (
 	statsCost  = 16 // the answers that one with a snapshot counts for
 )
 
-// MaxSnapshot is how many bytes an answer with a snapshot has at most, and maxObjects how many JSON
-// objects.
+// MaxSnapshot is how many bytes an answer with a snapshot has at most, and leastSnapshot the least
+// that a question may allow.
 const (
-	MaxSnapshot = 1 << 20
-	maxObjects  = MaxSnapshot / 32
+	MaxSnapshot   = 1 << 20
+	leastSnapshot = 4 << 10
 )
 
 // Questions asks other contexts of the node about themselves, and answers the questions of such
@@ -53,16 +54,16 @@ type Questions struct {
 	dir      *Directory
 	disp     *dispatch.Dispatcher
 	log      *slog.Logger
-	snapshot func() ([]byte, error) // of this context
+	snapshot func(most int) ([]byte, error) // of this context
 
 	mu      sync.Mutex
 	answers map[resource.GID]int // answers under way, by the context that asked
 }
 
 // NewQuestions returns the questions of the context whose directory is dir, and lets disp answer
-// those of other contexts. snapshot returns the snapshot of this context, of at most MaxSnapshot
+// those of other contexts. snapshot returns the snapshot of this context, of at most most
 // bytes.
-func NewQuestions(dir *Directory, disp *dispatch.Dispatcher, log *slog.Logger, snapshot func() ([]byte, error)) (*Questions, error) {
+func NewQuestions(dir *Directory, disp *dispatch.Dispatcher, log *slog.Logger, snapshot func(most int) ([]byte, error)) (*Questions, error) {
 	q := &Questions{dir: dir, disp: disp, log: log, snapshot: snapshot, answers: map[resource.GID]int{}}
 	return q, disp.Serve(0, maxQuestionBytes, q.answer)
 }
@@ -71,50 +72,57 @@ func NewQuestions(dir *Directory, disp *dispatch.Dispatcher, log *slog.Logger, s
 // comes to box, the mailbox of the resource with the given serial. A question may stay without an
 // answer: see answerTime.
 func (q *Questions) RoutesOf(ctx context.Context, id resource.GID, serial uint32, box *dispatch.Mailbox) (routes []dispatch.Route, err error) {
-	err = q.ask(ctx, id, tagRoutes, serial, box, &routes)
+	m, err := q.ask(ctx, id, tagRoutes, nil, serial, box)
+	if err == nil {
+		err = json.Unmarshal(m.Bytes(), &routes)
+		m.Release()
+	}
 	return routes, err
 }
 
 // SnapshotOf asks another context of this node for its snapshot, as RoutesOf asks for routes, and
-// decodes it into answer.
-func (q *Questions) SnapshotOf(ctx context.Context, id resource.GID, serial uint32, box *dispatch.Mailbox, answer any) error {
-	return q.ask(ctx, id, tagStats, serial, box, answer)
+// decodes it into answer. It asks for an answer of at most most bytes.
+func (q *Questions) SnapshotOf(ctx context.Context, id resource.GID, most int, serial uint32, box *dispatch.Mailbox, answer any) error {
+	m, err := q.ask(ctx, id, tagStats, binary.LittleEndian.AppendUint32(nil, uint32(most)), serial, box)
+	if err == nil {
+		err = Decode(m.Bytes(), most, answer)
+		m.Release()
+	}
+	return err
 }
 
-// ask asks another context of this node the question with a tag, until an answer comes, and decodes
-// the answer.
-func (q *Questions) ask(ctx context.Context, id resource.GID, tag uint64, serial uint32, box *dispatch.Mailbox, answer any) error {
+// ask asks another context of this node the question with a tag and a payload, until an answer
+// comes.
+func (q *Questions) ask(ctx context.Context, id resource.GID, tag uint64, payload []byte, serial uint32, box *dispatch.Mailbox) (*dispatch.Message, error) {
 	if _, err := q.dir.Lookup(ctx, id, directory.AttrKind); err != nil {
-		return err
+		return nil, err
 	}
 	f, err := q.disp.Flow(id, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for {
-		m, err := askOnce(ctx, f, box, serial, tag, id)
-		if err == nil {
-			defer m.Release()
-			return decode(m.Bytes(), tag, answer)
-		}
-		if ctx.Err() != nil || !errors.Is(err, errTime) {
-			return err
+		m, err := askOnce(ctx, f, box, serial, tag, payload, id)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, errTime) {
+			return m, err
 		}
 	}
 }
 
-// decode decodes the answer to the question with a tag. An answer that is made to need much memory
-// is an error.
-func decode(b []byte, tag uint64, answer any) error {
-	if n := bytes.Count(b, []byte("{")); tag == tagStats && (len(b) > MaxSnapshot || n > maxObjects) {
-		return fmt.Errorf("an answer of %d bytes with %d objects", len(b), n)
+// leastObject is how many bytes each JSON object has on average, at least.
+const leastObject = 32
+
+// Decode decodes JSON of at most most bytes that another context may have made to need much memory.
+func Decode(b []byte, most int, v any) error {
+	if n := bytes.Count(b, []byte("{")); len(b) > most || n > most/leastObject {
+		return fmt.Errorf("an answer of %d bytes with %d objects, at most %d and %d", len(b), n, most, most/leastObject)
 	}
-	return json.Unmarshal(b, answer)
+	return json.Unmarshal(b, v)
 }
 
 // askOnce asks the context id over the flow f to it, and waits for the answer as long as the other
 // context may be answering.
-func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, tag uint64, id resource.GID) (*dispatch.Message, error) {
+func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, tag uint64, payload []byte, id resource.GID) (*dispatch.Message, error) {
 	ctx, cancel := Within(ctx, answerTime)
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
@@ -124,7 +132,7 @@ func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 		return nil, err
 	}
 	defer stop()
-	if err := f.SendAndForget(ctx, serial, tag, nil); err != nil { // OnEnd tells of its loss
+	if err := f.SendAndForget(ctx, serial, tag, payload); err != nil { // OnEnd tells of its loss
 		return nil, err
 	}
 	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tag))
@@ -136,9 +144,12 @@ func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 // an asker with too many answers under way is dropped: the asker asks again.
 func (q *Questions) answer(m *dispatch.Message) bool {
 	from := m.From()
-	asker, tag, cost := from.Context(), m.Tag(), 1
+	asker, tag, cost, most := from.Context(), m.Tag(), 1, MaxSnapshot
 	if tag == tagStats {
 		cost = statsCost
+		if p := m.Bytes(); len(p) == 4 {
+			most = int(min(max(binary.LittleEndian.Uint32(p), leastSnapshot), MaxSnapshot))
+		}
 	}
 	if tag != tagRoutes && tag != tagStats || asker.Node() != q.dir.Node() {
 		return false
@@ -150,7 +161,7 @@ func (q *Questions) answer(m *dispatch.Message) bool {
 		return true
 	}
 	isStarted := q.dir.life.Go(func() {
-		q.send(from, tag)
+		q.send(from, tag, most)
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if q.answers[asker] -= cost; q.answers[asker] == 0 {
@@ -178,12 +189,13 @@ func (q *Questions) routes(asker resource.GID) ([]byte, error) {
 	return json.Marshal(slices.DeleteFunc(q.disp.Routes(), func(r dispatch.Route) bool { return r.Peer == asker }))
 }
 
-// send sends the answer to the question with a tag to the resource to.
-func (q *Questions) send(to resource.GID, tag uint64) {
+// send sends the answer to the question with a tag to the resource to. A snapshot has at most most
+// bytes.
+func (q *Questions) send(to resource.GID, tag uint64, most int) {
 	var b []byte
 	var err error
 	if tag == tagStats {
-		b, err = q.snapshot()
+		b, err = q.snapshot(most)
 	} else {
 		b, err = q.routes(to.Context())
 	}
