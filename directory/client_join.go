@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -184,7 +185,8 @@ func (c *Client) keepJoined(lc *registrationConn) {
 		if lc = c.rejoin(); lc == nil {
 			return
 		}
-		c.log.Info("directory: joined again")
+		pid, name := node.Process(lc.c.Conn)
+		c.log.Info("directory: joined again", "program", name, "pid", pid)
 	}
 }
 

@@ -5,6 +5,7 @@ package directory
 import (
 	"context"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -62,7 +63,11 @@ func (o *ownServer) serve(ctx context.Context) error {
 	}
 	o.server = s
 	o.serving.Store(s)
-	o.log.Info("directory: serving the node", "socket", o.path, "epoch", s.id.Epoch)
+	event := "began"
+	if o.isTakeover.Load() {
+		event = "took over"
+	}
+	o.log.Info("directory: this program serves the node", "event", event, "program", program(), "pid", os.Getpid(), "socket", o.path, "epoch", s.id.Epoch)
 	return nil
 }
 

@@ -88,7 +88,8 @@ type Server struct {
 	endMember   func(handOver bool)               // what beginMember returned; nil if the server is no member
 	alsoAt      []string                          // second paths
 	labels      Labels
-	labelled    bool // labels were given
+	labelled    bool                                                             // labels were given
+	control     func(ctx context.Context, do string, args []string) (any, error) // see WithControl; nil if there is none
 
 	busy     sync.WaitGroup  // connections, and other goroutines of the server
 	lifetime context.Context // ends when Close begins; end ends it

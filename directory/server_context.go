@@ -3,12 +3,15 @@
 package directory
 
 import (
+	"context"
 	"crypto/hmac"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/planted"
 	"github.com/rocl-go/rocl/resource"
@@ -18,6 +21,11 @@ import (
 type registrationServer struct {
 	superseded bool // the context has joined again over another connection; Server.mu guards it
 	member     bool // the context would become the cluster's member in place of this server
+
+	pid     int    // of the context's process, after it has registered something; 0 if it is not known
+	program string // the name of its program, likewise
+	hasLeft bool   // the context said that it leaves
+	isTold  bool   // it has registered something, so its end is logged at level info
 
 	mu  sync.Mutex // guards out: terms that change, and before that the answer to join
 	out wire.Conn
@@ -54,7 +62,7 @@ func (s *Server) serveRegistrations(c *wire.Conn) error {
 	if err != nil {
 		return err
 	}
-	return s.serveChanges(c, self, offering)
+	return s.serveChanges(c, self, me, offering)
 }
 
 // enter makes me the registration connection of a context, in place of an earlier one.
@@ -85,11 +93,43 @@ func (s *Server) leave(self resource.GID, me *registrationServer) {
 	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
 	s.mu.Unlock()
 	if !goesOn {
+		_, known := s.db.Get(self)
 		n := s.db.DeleteOwner(self)
 		s.count.add(&s.count.Ended, 1)
 		s.count.add(&s.count.Lapsed, n)
-		s.log.Debug("directory: context ended", "context", self, "resources", n)
+		if known {
+			n-- // the context itself
+		}
+		s.tellEnd(self, me, n)
 	}
+}
+
+// tell logs that a program has come, when its context registers its first resource besides itself.
+// Contexts that only ask come and go without a line. Those that offer again what they had before
+// come without one.
+func (s *Server) tell(self resource.GID, me *registrationServer, again bool) {
+	if !me.isTold {
+		me.isTold = true
+		me.pid, me.program = node.Process(me.out.Conn)
+		if again {
+			return
+		}
+		s.log.Info("directory: program", "event", "joined", "program", me.program, "pid", me.pid, "context", self)
+	}
+}
+
+// tellEnd logs that a program has gone, which had n resources besides its context.
+func (s *Server) tellEnd(self resource.GID, me *registrationServer, n int) {
+	level, event := slog.LevelInfo, "lost"
+	if me.hasLeft {
+		event = "left"
+	}
+	if !me.isTold {
+		level = slog.LevelDebug
+	}
+	// Cause (info): `event` is left if the program has closed its context, and lost if its process
+	// has ended without. Remedy: if it is lost, see to the program.
+	s.log.Log(context.Background(), level, "directory: program", "event", event, "program", me.program, "pid", me.pid, "context", self, "resources", n)
 }
 
 // sendJoined sends the answer to the join of a context: its identifier and token, and the terms.
@@ -105,16 +145,20 @@ func (s *Server) sendJoined(c *wire.Conn, id uint64, self resource.GID) error {
 
 // serveChanges carries out the changes that a context asks for, until it leaves or the connection
 // ends. offering is what the context offers again; nil: nothing.
-func (s *Server) serveChanges(c *wire.Conn, self resource.GID, offering *offer) error {
+func (s *Server) serveChanges(c *wire.Conn, self resource.GID, me *registrationServer, offering *offer) error {
 	for {
 		m, err := c.ReadMessage()
 		if err != nil {
 			return err
 		}
 		if m.Type == wire.MsgLeave {
+			me.hasLeft = true
 			return nil
 		}
 		rev, err := s.change(self, &m)
+		if p := m.Parser(); m.Type == wire.MsgRegister && err == nil && p.GID() != self {
+			s.tell(self, me, offering != nil)
+		}
 		s.count.change(m.Type, err)
 		if offering != nil && m.Type == wire.MsgRegister && !s.offers.heard(offering, offering.left-1) {
 			offering = nil

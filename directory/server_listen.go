@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -93,7 +94,8 @@ func (s *Server) serveYield(c *wire.Conn) error {
 	if refused {
 		return c.SendError(0, ErrInUse)
 	}
-	s.log.Info("directory: giving way to a daemon")
+	pid, name := node.Process(c.Conn)
+	s.log.Info("directory: giving way to a daemon", "program", name, "pid", pid)
 	err := s.node.HandOver(func(lock int) error { return c.SendDescriptor(0, 0, lock) })
 	go s.Close()
 	return err

@@ -32,12 +32,13 @@ var wallClockIs = map[string]int{
 	"tpvm/stream.go":                              1, // a read deadline that has passed
 	"dispatch/outage.go":                          2, // durations, in texts
 	"election/claim.go":                           1, // a fencing number after all processes have ended; while one lives, order needs no clock
+	"directory/cluster/status.go":                 2, // the clocks of members, which are compared for a person
 	"subsys/tls/secrets.go":                       3, // the validity of certificates made of a secret: for ever
 }
 
 // No duration, expiry or order in the library depends on the wall clock, which a person or a time
-// server sets, and no time of it is sent to another node. (The operator's own certificates are
-// checked by it, because they have dates.)
+// server sets. (Members tell each other theirs, so that a person sees which one is wrong. The
+// operator's own certificates are checked by it, because they have dates.)
 //
 // Promise (Clusters): No duration or order depends on a clock that can be set.
 func TestMonotonicOnly(t *testing.T) {

@@ -77,6 +77,7 @@ var zeroUses = map[string][]zeroUse{
 	"directory.Also":             {useDirectory(directory.Also()), useDirectory(directory.Also(""))},
 	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
 	"directory.WithLiving":       {useDirectory(directory.WithLiving(nil))},
+	"directory.WithControl":      {useDirectory(directory.WithControl(nil))},
 	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
 
 	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},

@@ -64,7 +64,7 @@ func TestKeyRotation(t *testing.T) {
 		for _, b := range binds {
 			args = append(args, "--join", b)
 		}
-		return start(t, `"member of a cluster"`, dirserver, args...)
+		return start(t, `"cluster: this node is a member"`, dirserver, args...)
 	}
 	for i := range nodes {
 		keys, sockets, binds = append(keys, filepath.Join(dir, fmt.Sprint(i))), append(sockets, socket(t)), append(binds, freePort(t))

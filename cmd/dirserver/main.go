@@ -33,6 +33,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/loglevel"
 	"github.com/rocl-go/rocl/internal/logqueue"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
@@ -170,7 +171,8 @@ func report(err error, errOut io.Writer) int {
 // files.
 func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	// The log's reader may stop reading; the daemon must not stop.
-	logs := logqueue.New(s.logger(errOut))
+	ctl := &control{config: s, levels: loglevel.New(s.level), recent: new(recent)}
+	logs := logqueue.New(s.logger(errOut, ctl))
 	defer func() {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -182,7 +184,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	defer signal.Stop(again)
 	w := &watched{name: s.cluster.value, joins: s.joins(), log: log, begun: time.Now()}
 	opts := []directory.Option{
-		directory.AsDaemon(), directory.Also(s.paths...), directory.WithLogger(log), directory.WithLabels(s.labels),
+		directory.AsDaemon(), directory.Also(s.paths...), directory.WithLogger(log), directory.WithLabels(s.labels), directory.WithControl(ctl.do),
 	}
 	if s.image.value == "off" {
 		opts = append(opts, directory.WithoutIndex())
@@ -280,19 +282,21 @@ func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 	}
 }
 
-// logger returns a logger to w. Without a format in the settings it writes text to a terminal and
-// JSON elsewhere.
-func (s *config) logger(w io.Writer) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: s.level}
+// logger returns a logger to w and to ctl.recent, with the levels of ctl. Without a format in the
+// settings it writes text to a terminal and JSON elsewhere.
+func (s *config) logger(w io.Writer, ctl *control) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: slog.LevelDebug} // ctl.levels decides
 	text := s.format.value == "text"
 	if s.format.value == "" {
 		f, ok := w.(*os.File)
 		text = ok && term.IsTerminal(int(f.Fd()))
 	}
+	both := io.MultiWriter(ctl.recent, w) // w may fail
+	var h slog.Handler = slog.NewJSONHandler(display.JSONLines(both), opts)
 	if text {
-		return slog.New(slog.NewTextHandler(display.Text(w), opts))
+		h = slog.NewTextHandler(display.Text(both), opts)
 	}
-	return slog.New(slog.NewJSONHandler(display.JSONLines(w), opts))
+	return slog.New(ctl.levels.Handler(h))
 }
 
 // notify sends a state to systemd, if systemd has started this process with Type=notify

@@ -27,6 +27,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/loglevel"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -298,7 +299,7 @@ func TestLogger(t *testing.T) {
 	for format, json := range map[string]bool{"": true, "json": true, "text": false} { // the output is not a terminal here
 		var b bytes.Buffer
 		s := &config{format: setting{value: format}, level: slog.LevelWarn}
-		log := s.logger(&b)
+		log := s.logger(&b, &control{levels: loglevel.New(s.level), recent: new(recent)})
 		log.Info("quiet")
 		log.Warn("loud")
 		if b.Len() == 0 || strings.Contains(b.String(), "quiet") || (b.Bytes()[0] == '{') != json {
@@ -312,7 +313,7 @@ func TestLogIsSafe(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var b bytes.Buffer
 		s := &config{format: setting{value: format}}
-		s.logger(&b).Info("refused\x1b[2J", "peer\u202e", "a\u009b31m\u200b\u3164\n", "err", errors.New("\x7f\x1b]0;x\a"))
+		s.logger(&b, &control{levels: loglevel.New(s.level), recent: new(recent)}).Info("refused\x1b[2J", "peer\u202e", "a\u009b31m\u200b\u3164\n", "err", errors.New("\x7f\x1b]0;x\a"))
 		for _, r := range strings.TrimSuffix(b.String(), "\n") {
 			if !display.IsSafe(r) {
 				t.Errorf("%s: %q in %q", format, r, b.String())

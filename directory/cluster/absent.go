@@ -219,6 +219,9 @@ func (t *memberTable) giveUpAway(id resource.NodeID, m *node, away **time.Timer)
 	if t.nodes[id] == m && m.away != nil && m.away == *away {
 		t.giveUpLocked(id, m)
 		t.publishLocked()
+		if !m.met.IsZero() {
+			t.tell(id, m, "lost")
+		}
 	}
 }
 

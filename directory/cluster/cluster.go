@@ -75,6 +75,7 @@ type Config struct {
 	Logger  *slog.Logger
 	// Network opens the sockets, for simulations; nil: the kernel's network.
 	Network mux.Network
+	host    string // the name of this machine, for tests; "": the kernel's
 
 	// The following are for tests.
 	gossip  func(*memberlist.Config)                                     // changes memberlist's settings; nil: it does not

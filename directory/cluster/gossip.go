@@ -24,11 +24,12 @@ import (
 // Protocol: Members
 //
 // A member's name is its number, 12 hexadecimal digits. Its meta is version 2 u8, flags u8 (bit 0:
-// it will be back in a moment), epoch u64, random for each opening of the port. At a push/pull, the
-// user state is version 1 u8, flags u8 (bit 0: the sender may not know all yet), and entries for
-// members that the other may not know: node u64, epoch u64, left u32, kind u8, port u16, IP 16
-// bytes. Kind 0: away, for left ms, at most 5,000; 1: met less than a second ago, or suspected; 2:
-// alive and about to be away.
+// it will be back in a moment), epoch u64, random for each opening of the port, and the name of its
+// machine, up to 64 bytes. Its answer to a probe has its clock, ns of Unix time u64, which is for
+// people. At a push/pull, the user state is version 1 u8, flags u8 (bit 0: the sender may not know
+// all yet), and entries for members that the other may not know: node u64, epoch u64, left u32,
+// kind u8, port u16, IP 16 bytes. Kind 0: away, for left ms, at most 5,000; 1: met less than a
+// second ago, or suspected; 2: alive and about to be away.
 
 const (
 	gossipTime = 100 * time.Millisecond // how often rumours are told
@@ -53,6 +54,7 @@ type gossip struct {
 	members *memberTable
 	joiner  *joiner
 	list    *memberlist.Memberlist
+	host    string              // the name of this machine
 	ring    *memberlist.Keyring // nil without a key
 	away    atomic.Bool         // another server will take this one's place
 
@@ -62,6 +64,7 @@ type gossip struct {
 
 // start starts memberlist.
 func (g *gossip) start() error {
+	g.host = hostName(&g.cfg)
 	m := memberlist.DefaultLANConfig()
 	m.Name = name(g.cfg.Node)
 	m.Transport = within{g.mux.Gossip(), g.knockAndDial, g.life}
@@ -151,7 +154,7 @@ func (g *gossip) meta() []byte {
 	if g.away.Load() {
 		b[1] |= metaAway
 	}
-	return binary.LittleEndian.AppendUint64(b, g.mux.Epoch())
+	return append(binary.LittleEndian.AppendUint64(b, g.mux.Epoch()), g.host...)
 }
 
 // parseMeta reads what a member tells of itself. ok is false for an unknown version.

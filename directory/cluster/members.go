@@ -59,6 +59,7 @@ type memberTable struct {
 //	forgotten  dead for too long, too many are dead, or its address has a node that is alive
 type node struct {
 	addr    string
+	host    string // the name of its machine, as it tells; "" if it does not
 	epoch   uint64 // of the present life of its mux
 	isAlive bool
 	lost    time.Time   // when it was seen dead
@@ -358,6 +359,8 @@ func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive
 		m.away = nil
 	}
 	wasAlive, sameLife := m.isAlive, m.epoch == epoch
+	wasMet, leaves := !m.met.IsZero(), m.hasLeft && sameLife
+	m.host = cmp.Or(toldHost(n), m.host)
 	m.isAlive, m.epoch = alive, epoch
 	m.hasLeft = m.hasLeft && sameLife
 	m.isGoing = m.isGoing && sameLife || flags&metaAway != 0
@@ -372,9 +375,34 @@ func (t *memberTable) changeLocked(id resource.NodeID, n *memberlist.Node, alive
 	t.publishLocked()
 	if wasAlive != alive || !sameLife {
 		t.summaries.met(id, alive)
-		// Cause: a node was met (`alive`), has gone, or will be back (`away`).
-		t.log.Info("cluster: member", "node", n.Name, "addr", n.Address(), "alive", alive, "away", m.away != nil)
+		if id != t.cfg.Node && (alive || wasMet) {
+			t.tell(id, m, what(m, wasAlive, wasMet, sameLife, leaves))
+		}
 	}
+}
+
+// what returns what has happened to a member whose state has changed to that of m.
+func what(m *node, wasAlive, wasMet, sameLife, left bool) string {
+	switch {
+	case m.isAlive && !wasMet:
+		return "joined"
+	case m.isAlive && sameLife && !wasAlive:
+		return "reached again"
+	case m.isAlive:
+		return "restarted"
+	case m.away != nil:
+		return "restarting"
+	case left:
+		return "left"
+	}
+	return "lost"
+}
+
+// tell logs what has happened to another member.
+func (t *memberTable) tell(id resource.NodeID, m *node, event string) {
+	// Cause: `event` says what another member did. A lost member was killed, or the network is cut;
+	// this node looks for it. Remedy: if it is lost, see to it and to the network.
+	t.log.Info("cluster: member", "event", event, "host", m.host, "addr", m.addr, "node", name(id))
 }
 
 // aliveLocked handles gossip that the member id is alive, of which n is memberlist's view. fresh

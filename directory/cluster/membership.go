@@ -246,7 +246,7 @@ func (m *Membership) enter(ctx context.Context, s *directory.Server, wait time.D
 	m.set(func() { m.cluster, m.server, m.missing = c, s, nil })
 	s.Attach(c)
 	// Cause: this node is a member; `sealed`: there is a key.
-	m.log.Info("member of a cluster", "cluster", m.name, "addr", c.Addr(), "sealed", terms.Sealed)
+	m.log.Info("cluster: this node is a member", "cluster", m.name, "host", c.gossip.host, "addr", c.Addr(), "node", name(s.Node()), "sealed", terms.Sealed)
 	if !terms.Sealed && !isLocal(c.Addr()) {
 		// Cause: `--bind` without `--key-file`, not on loopback. Remedy: [make a
 		// key](SECURING.md#how-to-make-a-key).

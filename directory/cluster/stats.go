@@ -90,7 +90,13 @@ type counts struct {
 	searches              [len(methods)]outcomes
 	ping                  *histogram.Histogram
 	pulseMu               sync.Mutex
-	pulse                 map[resource.NodeID]time.Time // when each living member answered last
+	pulse                 map[resource.NodeID]pulse // of each living member
+}
+
+// A pulse is the last answer of a member to a probe.
+type pulse struct {
+	at          time.Time     // when it came, or when the member came
+	ping, clock time.Duration // see MemberStatus
 }
 
 // traffic counts messages and their bytes.
@@ -110,7 +116,7 @@ type outcomes struct {
 }
 
 func (n *counts) init() {
-	n.ping, n.pulse = histogram.Durations(), map[resource.NodeID]time.Time{}
+	n.ping, n.pulse = histogram.Durations(), map[resource.NodeID]pulse{}
 	for i := range n.searches {
 		n.searches[i].messages, n.searches[i].took = new(histogram.Histogram), histogram.Durations()
 	}
@@ -153,7 +159,7 @@ func (n *counts) member(id resource.NodeID, was, alive, left bool) {
 	if !alive {
 		delete(n.pulse, id)
 	} else if !was {
-		n.pulse[id] = time.Now()
+		n.pulse[id] = pulse{at: time.Now()}
 	}
 }
 
@@ -161,8 +167,8 @@ func (n *counts) member(id resource.NodeID, was, alive, left bool) {
 func (n *counts) silence(now time.Time) (most time.Duration) {
 	n.pulseMu.Lock()
 	defer n.pulseMu.Unlock()
-	for _, at := range n.pulse {
-		most = max(most, now.Sub(at))
+	for _, p := range n.pulse {
+		most = max(most, now.Sub(p.at))
 	}
 	return most
 }
@@ -171,18 +177,19 @@ func (n *counts) silence(now time.Time) (most time.Duration) {
 // only TCP gets through; such a member falls silent here.
 type probes struct{ n *counts }
 
-func (probes) AckPayload() []byte { return nil }
+func (probes) AckPayload() []byte { return clockPayload() }
 
-func (p probes) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, _ []byte) {
+func (p probes) NotifyPingComplete(other *memberlist.Node, rtt time.Duration, payload []byte) {
 	id, ok := nodeID(other)
 	if !ok {
 		return
 	}
-	p.n.ping.Observe(uint64(max(rtt, 0)))
+	rtt = max(rtt, 0)
+	p.n.ping.Observe(uint64(rtt))
 	p.n.pulseMu.Lock()
 	defer p.n.pulseMu.Unlock()
 	if _, alive := p.n.pulse[id]; alive {
-		p.n.pulse[id] = time.Now()
+		p.n.pulse[id] = pulse{time.Now(), rtt, clockOf(payload, rtt)}
 	}
 }
 

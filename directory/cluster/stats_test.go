@@ -113,7 +113,7 @@ func TestSilence(t *testing.T) {
 	n.member(2, false, true, false)
 	n.member(3, false, true, false)
 	now := time.Now()
-	n.pulse[2], n.pulse[3] = now.Add(-3*time.Second), now.Add(-time.Second)
+	n.pulse[2], n.pulse[3] = pulse{at: now.Add(-3 * time.Second)}, pulse{at: now.Add(-time.Second)}
 	try.Equal(t, n.silence(now), 3*time.Second)
 	n.member(2, true, false, false)
 	if d := n.silence(now); d != time.Second || n.deaths.Load() != 1 {

@@ -32,7 +32,7 @@ func TestAdvertised(t *testing.T) {
 		}
 		l.together(l.nodes...)
 		for _, n := range l.nodes {
-			eventually.True(t, "the node tells its address", func() bool { return n.says("member of a cluster", n.host+":7946") > 0 })
+			eventually.True(t, "the node tells its address", func() bool { return n.says("cluster: this node is a member", n.host+":7946") > 0 })
 		}
 		as, own, same := l.populate()
 		eventually.True(t, "all is found, and the rest is denied", func() bool { return len(lacking(as, own, same)) == 0 })
@@ -108,7 +108,7 @@ func TestAddressGone(t *testing.T) {
 		y.say(z, here, "over the network")
 		z.say(y, far, "and back")
 		eventually.True(t, "the node is a member at "+next, func() bool {
-			return a.says("member of a cluster", strings.TrimSuffix(next, "/24")+":7946") > 0 && !strings.Contains(ready(x), "- cluster")
+			return a.says("cluster: this node is a member", strings.TrimSuffix(next, "/24")+":7946") > 0 && !strings.Contains(ready(x), "- cluster")
 		})
 	}
 }

@@ -45,13 +45,14 @@ type lab struct {
 
 // A node is one machine: its namespace, the daemon of its directory, its faults.
 type node struct {
-	lab  *lab
-	i    int
-	ns   string
-	host string // its address on the wire
-	six  string // its IPv6 address, if it has one
-	dir  string // for its socket; stays when the daemon ends
-	box  bool   // processes that are started now have their own process and mount namespaces
+	lab      *lab
+	i        int
+	ns       string
+	host     string // its address on the wire
+	six      string // its IPv6 address, if it has one
+	dir      string // for its socket; stays when the daemon ends
+	hostname string // the name of the machine for the node's daemon; "": that of this machine
+	box      bool   // processes that are started now have their own process and mount namespaces
 
 	daemon *subprocess.Process
 	heard  chan struct{} // closed when the whole log has been read
@@ -259,6 +260,9 @@ func (n *node) command(exe string, args ...string) *exec.Cmd {
 	if n.box {
 		return exec.Command("unshare", append([]string{"--pid", "--fork", "--kill-child", "--mount", "--mount-proc", exe}, args...)...)
 	}
+	if n.hostname != "" {
+		return exec.Command("unshare", append([]string{"--uts", "sh", "-c", `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`, n.hostname, exe}, args...)...)
+	}
 	return exec.Command(exe, args...)
 }
 
@@ -312,7 +316,7 @@ func (n *node) read(r io.Reader, ready, end chan struct{}) {
 			Time  time.Time
 			Msg   string
 			Node  string
-			Alive bool
+			Event string
 		}
 		err := json.Unmarshal(s.Bytes(), &l)
 		n.mu.Lock()
@@ -322,7 +326,7 @@ func (n *node) read(r io.Reader, ready, end chan struct{}) {
 		case l.Msg == "serving" && l.Node != "":
 			n.id = l.Node
 			close(ready)
-		case l.Msg == "cluster: member" && l.Alive:
+		case l.Msg == "cluster: this node is a member", l.Msg == "cluster: member" && slices.Contains(arrivals, l.Event):
 			n.view[l.Node] = l.Time
 			delete(n.lost, l.Node)
 		case l.Msg == "cluster: member":
@@ -333,6 +337,9 @@ func (n *node) read(r io.Reader, ready, end chan struct{}) {
 	}
 	_, _ = io.Copy(io.Discard, r)
 }
+
+// arrivals are the events of a member that is alive.
+var arrivals = []string{"joined", "restarted", "reached again"}
 
 // sees returns the members that the node sees alive.
 func (n *node) sees() []string {
@@ -354,7 +361,7 @@ func (n *node) deaths() (c int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.tail {
-		if strings.Contains(l, `"cluster: member"`) && strings.Contains(l, `"alive":false`) {
+		if strings.Contains(l, `"cluster: member"`) && !slices.ContainsFunc(arrivals, func(e string) bool { return strings.Contains(l, `"event":"`+e+`"`) }) {
 			c++
 		}
 	}

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -274,14 +273,11 @@ func processAt(nc *net.UnixConn) string {
 		return "a process of another container"
 	}
 	who := fmt.Sprintf("process %d", cred.Pid)
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cred.Pid)) // number (name) state …
-	head, tail, ok := bytes.Cut(b, []byte("("))
-	end := bytes.LastIndexByte(tail, ')')
-	if !ok || len(head) == 0 || end < 0 || end+2 >= len(tail) {
-		return who
+	name, state := stat(int(cred.Pid))
+	if name != "" {
+		who = fmt.Sprintf("%s (%s)", who, name)
 	}
-	who = fmt.Sprintf("%s (%s)", who, tail[:end])
-	if state := tail[end+2]; state == 'T' || state == 't' {
+	if state == 'T' || state == 't' {
 		who += ", which is stopped"
 	}
 	return who

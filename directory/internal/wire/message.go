@@ -30,7 +30,7 @@ const (
 // |---|---|---|
 // | 1 | registration: what is registered lives as long as it | `join` once, then `register`,
 // `update`, `delete`, `leave` |
-// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, `sum`, one at a time |
+// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, `sum`, `control`, one at a time |
 // | 3 | watch | one `watch` |
 // | 4 | yield to a daemon | nothing; the answer is `done` with the lock's descriptor, or `error` |
 // | 5 | peer | between [members](#questions-streams-and-watches) |
@@ -62,6 +62,8 @@ const (
 // | 22 | batch | records, the bytes u32 before each | |
 // | 23 | sum | node u64 | summed, or error 12 |
 // | 24 | summed | at most 64 KiB: what goes on on the node, JSON compressed by gzip | |
+// | 48 | control | JSON: `do`, `args` | controlled, or error |
+// | 49 | controlled | JSON | |
 // | 64 | beat | | none; between members |
 //
 // Events: 1 appeared, 2 changed, 3 gone, 4 synced: all that matched at first have been reported.
@@ -110,6 +112,13 @@ const (
 	MsgBatch
 	MsgSum
 	MsgSummed
+)
+
+// The messages that ask the server's process for something. Their numbers are apart, because they
+// are not about resources.
+const (
+	MsgControl = 48 + iota
+	MsgControlled
 )
 
 // MsgBeat says that its sender is alive. Its number is apart, because only members of a cluster

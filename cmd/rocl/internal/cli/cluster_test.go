@@ -117,6 +117,10 @@ func TestSearchTrace(t *testing.T) {
 // others is the rest of a cluster of three nodes, one of which does not answer.
 type others struct{ silent resource.NodeID }
 
+func (r others) Summary(context.Context, resource.NodeID) ([]byte, error) {
+	return nil, directory.ErrPartial
+}
+
 func (r others) Find(context.Context, *resource.List) (resource.Record, error) {
 	return resource.Record{}, directory.ErrPartial
 }

@@ -90,7 +90,7 @@ func Root() *cobra.Command {
 		return checkTimeout(cmd)
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand(), webCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand(), webCommand(), doctorCommand(), debugCommand(), logCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
@@ -255,6 +255,7 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 	var unreachable *unreachableError
 	var none *rocl.NoConnectionError
 	var command *commandError
+	var ill *doctorError
 	switch {
 	case err == nil:
 		return p, true
@@ -262,6 +263,8 @@ func explain(ctx context.Context, cmd *cobra.Command, err error) (p problem, qui
 		return problem{Error: text(nothing), Code: exitFailed}, true
 	case errors.Is(err, errPartial):
 		return problem{Code: exitPartial}, true
+	case errors.As(err, &ill):
+		return problem{Code: ill.code}, true
 	case strings.HasPrefix(err.Error(), "unknown command"):
 		return problem{unknown(err), fmt.Sprintf("Try '%s --help'.", cmd.CommandPath()), exitUsage}, false
 	case errors.As(err, &misused), strings.Contains(err.Error(), "arg(s)"):

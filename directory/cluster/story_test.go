@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/subsys/simnet"
+)
+
+// A story is a log handler that keeps the lines of level info about the cluster, without numbers of
+// nodes.
+type story struct {
+	slog.Handler
+	mu    sync.Mutex
+	lines []string
+}
+
+func (s *story) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+func (s *story) Handle(_ context.Context, r slog.Record) error {
+	line := r.Message
+	if !strings.HasPrefix(line, "cluster: ") {
+		return nil // what the network does, such as a stream that breaks at a cut
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "event" || a.Key == "host" {
+			line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
+		}
+		return true
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, line)
+	return nil
+}
+
+// told returns the lines so far.
+func (s *story) told() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.lines, "\n")
+}
+
+// What a member logs at level info is the story of its cluster, a line for each event, with names
+// of machines: a member joins, the wire to it is cut and heals, another one joins, the first is
+// restarted, and the other one leaves.
+//
+// Promise (Clusters): A member's log tells at level info, a line each, that a member joined, was
+// lost, was reached again, restarted or left, with the name of its machine.
+func TestStory(t *testing.T) {
+	inMemory(t, func(t *testing.T) {
+		s := new(story)
+		net, _ := networks.Load(t)
+		wire := net.(*simnet.Network)
+		machines := map[string]*simnet.Host{}
+		named := func(host string) func(*Config) {
+			return func(c *Config) {
+				h := machines[host]
+				if h == nil {
+					h = wire.AddHost(host)
+					machines[host] = h
+				}
+				c.host, c.Network = host, h.Start()
+				if host == "anna" {
+					c.Logger = slog.New(s)
+				}
+			}
+		}
+		cut := func(host string) {
+			for name, h := range machines {
+				if name != host {
+					wire.Cut(h, machines[host])
+					wire.Cut(machines[host], h)
+				}
+			}
+		}
+		has := func(n int, line string) {
+			t.Helper()
+			if !eventually.Within(time.Minute, func() bool { return strings.Count(s.told(), "\n") >= n-1 && s.told() != "" }) || !strings.HasSuffix(s.told(), "cluster: member "+line) {
+				t.Fatalf("line %d is not %q:\n%s", n, line, s.told())
+			}
+		}
+		a := member(t, 1, named("anna"))
+		b := member(t, 2, named("bert"), a)
+		has(1, "event=joined host=bert")
+		together(t, a, b)
+		cut("bert")
+		has(2, "event=lost host=bert")
+		wire.Heal()
+		has(3, "event=reached again host=bert")
+		together(t, a, b)
+
+		c := member(t, 3, named("cleo"), a)
+		has(4, "event=joined host=cleo")
+		together(t, a, b, c)
+		_ = b.HandOver()
+		has(5, "event=restarting host=bert")
+		b = member(t, 2, named("bert"), a)
+		has(6, "event=restarted host=bert")
+		together(t, a, b, c)
+
+		c.Close()
+		has(7, "event=left host=cleo")
+		time.Sleep(10 * time.Second) // of virtual time: no further line comes
+		has(7, "event=left host=cleo")
+	})
+}
