@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -72,6 +73,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 	if f.mb != nil {
 		return f.tryDirect(src, tag, b)
 	}
+	why := f.traced(context.Background(), purpose{})
 	l := f.l
 	l.mu.Lock()
 	c := max(charge(b.Len()), f.unit)
@@ -98,7 +100,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 		return ErrFull
 	}
 	f.sent += c
-	if f.enqueueLocked(src, tag, b.Bytes(), b, purpose{}) {
+	if f.enqueueLocked(src, tag, b.Bytes(), b, why) {
 		b.EndCopied()
 	}
 	return nil
@@ -131,7 +133,8 @@ func (f *Flow) dropTryCredit() {
 
 // tryDirect is TrySend within the process.
 func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
-	if f.queue.add(src, tag, b.Bytes(), b, false) {
+	why := f.traced(context.Background(), purpose{})
+	if why.trace == nil && f.queue.add(src, tag, b.Bytes(), b, false) {
 		return nil
 	}
 	m, in := f.mb, f.in
@@ -150,6 +153,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
+	msg.trace = why.trace
 	m.takeInLocked(msg, f.passage)
 	f.queue.openLocked()
 	return nil
