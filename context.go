@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/rocl-go/rocl/buffers"
 	icontext "github.com/rocl-go/rocl/context"
@@ -59,6 +61,8 @@ type Context struct {
 	logs          *logqueue.Queue
 	handlerPanics atomic.Uint64 // panics of functions of Resource.Handle
 	serial        atomic.Uint32 // of the last identifier that was made
+	opened        time.Time
+	active        sync.Map // GID → *Resource: resources with an Activity or a Handle
 
 	closed   chan struct{} // closed when Close has ended
 	closeErr error         // set before closed is closed
@@ -109,6 +113,14 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		return nil, err
 	}
 	termsChanged := make(chan struct{}, 1)
+	var itself atomic.Pointer[Context]
+	cfg.Summary = func(ctx context.Context, contexts []GID) ([]byte, error) {
+		c := itself.Load()
+		if c == nil {
+			return nil, directory.ErrNoSummary // the context is being opened
+		}
+		return c.Summarize(ctx, contexts)
+	}
 	client, err := cfg.Join(ctx, termsChanged)
 	if err != nil {
 		return nil, err
@@ -121,7 +133,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		cfg.Memory = max(cfg.Memory, leastMemory)
 		bopts = append(bopts, buffers.WithLimit(cfg.Memory))
 	}
-	c := &Context{cfg: *cfg, self: client.Self(), life: icontext.NewLifetime(), pool: buffers.New(bopts...), closed: make(chan struct{})}
+	c := &Context{cfg: *cfg, self: client.Self(), life: icontext.NewLifetime(), pool: buffers.New(bopts...), closed: make(chan struct{}), opened: time.Now()}
 	c.dir = icontext.NewDirectory(client, c.life)
 	c.ports = icontext.NewPorts(&c.cfg, c.self, client, termsChanged)
 	c.targets = icontext.NewTargets(c.dir, rules, c.ports.Usable)
@@ -131,7 +143,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		Ended: c.targets.Ended,
 	})
 	c.targets.UseFlows(c.disp)
-	if c.questions, err = icontext.NewQuestions(c.dir, c.disp, cfg.Logger); err == nil {
+	if c.questions, err = icontext.NewQuestions(c.dir, c.disp, cfg.Logger, c.snapshotJSON); err == nil {
 		err = c.ports.Open(ctx, c.disp)
 	}
 	if err != nil {
@@ -141,6 +153,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		c.pool.Close()
 		return nil, err
 	}
+	itself.Store(c)
 	c.life.Go(func() { c.ports.Follow(c.life.Context()) })
 	return c, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/dispatch"
 )
@@ -95,6 +96,9 @@ func (r *Resource) Handle(ctx context.Context, f func(*Message), opts ...HandleO
 		return fmt.Errorf("rocl: handle messages to %v: %w", r.id, ErrWorkers)
 	}
 	h := &handler{r: r, f: f, handleConfig: cfg}
+	if !r.handled.isUsed.Swap(true) {
+		r.showActivity()
+	}
 	if cfg.workers == 1 {
 		return h.loop(ctx, h.call)
 	}
@@ -110,6 +114,12 @@ func (r *Resource) Handle(ctx context.Context, f func(*Message), opts ...HandleO
 	}
 	calls.Wait()
 	return h.err
+}
+
+// handled counts the calls of the functions of Handle.
+type handled struct {
+	isUsed               atomic.Bool // Handle has been called
+	begun, ended, panics atomic.Uint64
 }
 
 // A handler is one call of Resource.Handle.
@@ -159,12 +169,17 @@ func (h *handler) work(ctx context.Context, calls *sync.WaitGroup) {
 
 // call calls the function with one message, contains a panic, and releases the message.
 func (h *handler) call(m *Message) {
-	defer m.Release()
+	h.r.handled.begun.Add(1)
+	defer func() {
+		h.r.handled.ended.Add(1)
+		m.Release()
+	}()
 	defer func() {
 		v := recover()
 		if v == nil {
 			return
 		}
+		h.r.handled.panics.Add(1)
 		h.r.c.handlerPanics.Add(1)
 		switch {
 		case h.onPanic != nil:

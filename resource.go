@@ -25,6 +25,8 @@ type Resource struct {
 	rev      atomic.Uint64 // latest known revision of the attributes
 	last     atomic.Pointer[lastFlow]
 	deleting atomic.Bool // Delete has begun
+	activity atomic.Pointer[Activity]
+	handled  handled
 }
 
 // lastFlow is the flow that the last send used. A resource that sends to one target repeatedly
@@ -257,6 +259,7 @@ func (r *Resource) Delete(ctx context.Context) error {
 		return fmt.Errorf("rocl: delete %v: %w", r.id, dispatch.ErrClosed)
 	}
 	err := r.c.dir.Delete(ctx, r.id)
+	r.c.active.Delete(r.id)
 	r.box.Close()
 	if err != nil {
 		return fmt.Errorf("rocl: delete %v: %w", r.id, err)

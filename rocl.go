@@ -116,6 +116,7 @@ var (
 	ErrUntrusted    = directory.ErrUntrusted   // another user could have put the directory, or one of its files, at its path
 	ErrDenied       = directory.ErrDenied      // the directory refuses this process; for that of another user, fs.ErrPermission matches too
 	ErrSilent       = directory.ErrSilent      // the process that serves the directory does not answer
+	ErrNoSummary    = directory.ErrNoSummary   // the directory of a node makes no summary; see Context.Summaries
 	ErrOccupied     = directory.ErrOccupied    // a foreign file lies at the path of a file of the directory
 )
 

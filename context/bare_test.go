@@ -52,7 +52,7 @@ func newBare(t *testing.T, s *directory.Server, opts ...func(*Config)) *bare {
 		Self: client.Self(), Pool: pool, Resolve: b.targets.Resolve, Trust: b.ports.Trust, Ended: b.targets.Ended, Logger: cfg.Logger,
 	})
 	b.targets.UseFlows(b.disp)
-	b.questions = try.Get(NewQuestions(b.dir, b.disp, cfg.Logger))(t)
+	b.questions = try.Get(NewQuestions(b.dir, b.disp, cfg.Logger, nil))(t)
 	try.OK(t, b.ports.Open(bg, b.disp))
 	t.Cleanup(func() {
 		b.life.End()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -39,7 +40,8 @@ type Config struct {
 	Member       Member        // nil: not given
 	Certificates directory.CertificateFiles
 	Logger       *slog.Logger
-	Undelivered  func(dispatch.Undelivered) // may be nil
+	Undelivered  func(dispatch.Undelivered)                            // may be nil
+	Summary      func(context.Context, []resource.GID) ([]byte, error) // of the node, while this context serves its directory; set by rocl.Open
 }
 
 // WithoutIndex returns an option of rocl.Open: the context asks the directory over the socket, even
@@ -138,6 +140,7 @@ func (cfg *Config) Join(ctx context.Context, termsChanged chan struct{}) (*direc
 	if err != nil {
 		return nil, err
 	}
+	serve = append(serve, directory.WithSummary(cfg.Summary))
 	if isMember {
 		opts = append(opts, directory.AsMember())
 	}

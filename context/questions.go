@@ -3,9 +3,12 @@
 package context
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -19,12 +22,15 @@ import (
 // Protocol: Questions to a context
 //
 // Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
-// with that tag: its routes, JSON as of `rocl routes --json`. Other messages are refused with Gone.
+// with that tag: its routes, JSON as of `rocl routes --json`. The tag 0x5354415453000001 asks for
+// what the context has and who waits in it: JSON with a `version`, of at most as many bytes as the
+// payload u32 says, from 4 KiB to 1 MiB. Other messages are refused with Gone.
 
 // A context answers questions about itself. Contexts of its own node send them to the resource that
 // stands for the context. The tag says what is asked, and the answer has the same tag.
 const (
 	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
+	tagStats  = 0x5354415453000001 // "STATS"; the answer is JSON of at most MaxSnapshot bytes
 
 	maxQuestionBytes = 64 << 10 // limit of the mailbox for questions, in bytes
 
@@ -32,29 +38,62 @@ const (
 	// maxAnswers answers under way gets no further ones. So an asker asks again after answerTime.
 	answerTime = 5 * time.Second
 	maxAnswers = 64
+	statsCost  = 16 // the answers that one with a snapshot counts for
+)
+
+// MaxSnapshot is how many bytes an answer with a snapshot has at most, and leastSnapshot the least
+// that a question may allow.
+const (
+	MaxSnapshot   = 1 << 20
+	leastSnapshot = 4 << 10
 )
 
 // Questions asks other contexts of the node about themselves, and answers the questions of such
 // contexts.
 type Questions struct {
-	dir  *Directory
-	disp *dispatch.Dispatcher
-	log  *slog.Logger
+	dir      *Directory
+	disp     *dispatch.Dispatcher
+	log      *slog.Logger
+	snapshot func(most int) ([]byte, error) // of this context
 
 	mu      sync.Mutex
 	answers map[resource.GID]int // answers under way, by the context that asked
 }
 
 // NewQuestions returns the questions of the context whose directory is dir, and lets disp answer
-// those of other contexts.
-func NewQuestions(dir *Directory, disp *dispatch.Dispatcher, log *slog.Logger) (*Questions, error) {
-	q := &Questions{dir: dir, disp: disp, log: log, answers: map[resource.GID]int{}}
+// those of other contexts. snapshot returns the snapshot of this context, of at most most
+// bytes.
+func NewQuestions(dir *Directory, disp *dispatch.Dispatcher, log *slog.Logger, snapshot func(most int) ([]byte, error)) (*Questions, error) {
+	q := &Questions{dir: dir, disp: disp, log: log, snapshot: snapshot, answers: map[resource.GID]int{}}
 	return q, disp.Serve(0, maxQuestionBytes, q.answer)
 }
 
-// RoutesOf asks another context of this node for its routes, until an answer comes. A question may
-// stay without an answer: see answerTime.
-func (q *Questions) RoutesOf(ctx context.Context, id resource.GID, serial uint32, box *dispatch.Mailbox) ([]dispatch.Route, error) {
+// RoutesOf asks another context of this node for its routes, until an answer comes. The answer
+// comes to box, the mailbox of the resource with the given serial. A question may stay without an
+// answer: see answerTime.
+func (q *Questions) RoutesOf(ctx context.Context, id resource.GID, serial uint32, box *dispatch.Mailbox) (routes []dispatch.Route, err error) {
+	m, err := q.ask(ctx, id, tagRoutes, nil, serial, box)
+	if err == nil {
+		err = json.Unmarshal(m.Bytes(), &routes)
+		m.Release()
+	}
+	return routes, err
+}
+
+// SnapshotOf asks another context of this node for its snapshot, as RoutesOf asks for routes, and
+// decodes it into answer. It asks for an answer of at most most bytes.
+func (q *Questions) SnapshotOf(ctx context.Context, id resource.GID, most int, serial uint32, box *dispatch.Mailbox, answer any) error {
+	m, err := q.ask(ctx, id, tagStats, binary.LittleEndian.AppendUint32(nil, uint32(most)), serial, box)
+	if err == nil {
+		err = Decode(m.Bytes(), most, answer)
+		m.Release()
+	}
+	return err
+}
+
+// ask asks another context of this node the question with a tag and a payload, until an answer
+// comes.
+func (q *Questions) ask(ctx context.Context, id resource.GID, tag uint64, payload []byte, serial uint32, box *dispatch.Mailbox) (*dispatch.Message, error) {
 	if _, err := q.dir.Lookup(ctx, id, directory.AttrKind); err != nil {
 		return nil, err
 	}
@@ -63,22 +102,27 @@ func (q *Questions) RoutesOf(ctx context.Context, id resource.GID, serial uint32
 		return nil, err
 	}
 	for {
-		m, err := ask(ctx, f, box, serial, id)
-		if err == nil {
-			defer m.Release()
-			var routes []dispatch.Route
-			err = json.Unmarshal(m.Bytes(), &routes)
-			return routes, err
-		}
-		if ctx.Err() != nil || !errors.Is(err, errTime) {
-			return nil, err
+		m, err := askOnce(ctx, f, box, serial, tag, payload, id)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, errTime) {
+			return m, err
 		}
 	}
 }
 
-// ask asks the context id for its routes, over the flow f to it, and waits for the answer as
-// long as the other context may be answering.
-func ask(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, id resource.GID) (*dispatch.Message, error) {
+// leastObject is how many bytes each JSON object has on average, at least.
+const leastObject = 32
+
+// Decode decodes JSON of at most most bytes that another context may have made to need much memory.
+func Decode(b []byte, most int, v any) error {
+	if n := bytes.Count(b, []byte("{")); len(b) > most || n > most/leastObject {
+		return fmt.Errorf("an answer of %d bytes with %d objects, at most %d and %d", len(b), n, most, most/leastObject)
+	}
+	return json.Unmarshal(b, v)
+}
+
+// askOnce asks the context id over the flow f to it, and waits for the answer as long as the other
+// context may be answering.
+func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial uint32, tag uint64, payload []byte, id resource.GID) (*dispatch.Message, error) {
 	ctx, cancel := Within(ctx, answerTime)
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
@@ -88,10 +132,10 @@ func ask(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial ui
 		return nil, err
 	}
 	defer stop()
-	if err := f.SendAndForget(ctx, serial, tagRoutes, nil); err != nil { // OnEnd tells of its loss
+	if err := f.SendAndForget(ctx, serial, tag, payload); err != nil { // OnEnd tells of its loss
 		return nil, err
 	}
-	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tagRoutes))
+	return box.Recv(ctx, dispatch.From(id), dispatch.Tag(tag))
 }
 
 // answer handles a message to the resource that stands for the context. It reports whether
@@ -100,26 +144,32 @@ func ask(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, serial ui
 // an asker with too many answers under way is dropped: the asker asks again.
 func (q *Questions) answer(m *dispatch.Message) bool {
 	from := m.From()
-	asker := from.Context()
-	if m.Tag() != tagRoutes || asker.Node() != q.dir.Node() {
+	asker, tag, cost, most := from.Context(), m.Tag(), 1, MaxSnapshot
+	if tag == tagStats {
+		cost = statsCost
+		if p := m.Bytes(); len(p) == 4 {
+			most = int(min(max(binary.LittleEndian.Uint32(p), leastSnapshot), MaxSnapshot))
+		}
+	}
+	if tag != tagRoutes && tag != tagStats || asker.Node() != q.dir.Node() {
 		return false
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.answers[asker] >= maxAnswers {
-		q.log.Debug("rocl: a question for routes was dropped", "from", from, "answers", maxAnswers)
+	if q.answers[asker]+cost > maxAnswers {
+		q.log.Debug("rocl: a question to this context was dropped", "from", from, "answers", maxAnswers)
 		return true
 	}
 	isStarted := q.dir.life.Go(func() {
-		q.answerRoutes(from)
+		q.send(from, tag, most)
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.answers[asker]--; q.answers[asker] == 0 {
+		if q.answers[asker] -= cost; q.answers[asker] == 0 {
 			delete(q.answers, asker)
 		}
 	})
 	if isStarted {
-		q.answers[asker]++
+		q.answers[asker] += cost
 	}
 	return isStarted
 }
@@ -134,20 +184,30 @@ func (q *Questions) Answers() (n int) {
 	return n
 }
 
-// answerRoutes sends the routes of this context to the resource to, except the route to its
-// context.
-func (q *Questions) answerRoutes(to resource.GID) {
-	routes := slices.DeleteFunc(q.disp.Routes(), func(r dispatch.Route) bool { return r.Peer == to.Context() })
-	b, err := json.Marshal(routes)
+// routes returns the routes of this context, except the route to asker, as JSON.
+func (q *Questions) routes(asker resource.GID) ([]byte, error) {
+	return json.Marshal(slices.DeleteFunc(q.disp.Routes(), func(r dispatch.Route) bool { return r.Peer == asker }))
+}
+
+// send sends the answer to the question with a tag to the resource to. A snapshot has at most most
+// bytes.
+func (q *Questions) send(to resource.GID, tag uint64, most int) {
+	var b []byte
+	var err error
+	if tag == tagStats {
+		b, err = q.snapshot(most)
+	} else {
+		b, err = q.routes(to.Context())
+	}
 	if err == nil {
 		ctx, cancel := Within(q.dir.life.Context(), answerTime)
 		defer cancel()
 		var f *dispatch.Flow
 		if f, err = q.disp.Flow(to.Context(), to.Serial()); err == nil {
-			err = f.SendAndForget(ctx, 0, tagRoutes, b) // the asker may have gone
+			err = f.SendAndForget(ctx, 0, tag, b) // the asker may have gone
 		}
 	}
 	if err != nil {
-		q.log.Debug("rocl: routes were not sent", "to", to, "err", err)
+		q.log.Debug("rocl: an answer was not sent", "to", to, "err", err)
 	}
 }

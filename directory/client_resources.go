@@ -57,6 +57,17 @@ func (c *Client) Register(ctx context.Context, id resource.GID, l *resource.List
 	return rev, nil
 }
 
+// Attrs returns the attributes of a resource of the context, as the context has set them last, or
+// an empty list if the context has no such resource. The caller must not change the list.
+func (c *Client) Attrs(id resource.GID) resource.List {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if o := c.owned[id]; o != nil {
+		return o.attrs
+	}
+	return resource.List{}
+}
+
 // recordRevision records what the server has acknowledged of o. attrs is nil if the attributes are
 // the same.
 func (c *Client) recordRevision(id resource.GID, o *own, rev uint64, attrs *resource.List) {

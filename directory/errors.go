@@ -36,6 +36,8 @@ var (
 	// ErrPartial is returned if no node that could be asked has the resource and some nodes could
 	// not be asked.
 	ErrPartial = wire.ErrPartial
+	// ErrNoSummary is returned by Summary if the directory of the node makes none.
+	ErrNoSummary = wire.ErrNoSummary
 	// ErrOccupied is returned when the path of a file of the directory is taken by a file that the
 	// directory did not make and may not remove.
 	ErrOccupied = node.ErrOccupied

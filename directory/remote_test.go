@@ -84,6 +84,8 @@ func (r *remote) Trace(ctx context.Context, by strategy.Strategy, _ *resource.Li
 	return Trace{}, err
 }
 
+func (r *remote) Summary(context.Context, resource.NodeID) ([]byte, error) { return nil, ErrPartial }
+
 func (r *remote) Watch(*resource.List, *database.Watch) func() {
 	if r.watch != nil {
 		r.watch()

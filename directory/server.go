@@ -71,14 +71,15 @@ func AsDaemon() Option { return func(s *Server) { s.daemon = true } }
 // The mutexes of offers and peerServer are taken alone. Server.wmu and Server.mu are never held at
 // the same time.
 type Server struct {
-	id     *Identity
-	db     *database.DB
-	log    *slog.Logger
-	daemon bool
-	opened atomic.Pointer[time.Time] // when contexts could first connect; nil before
-	awaits func() bool               // awaitsContexts, except in tests
-	offers offers                    // what contexts are offering again; see server_recovery.go
-	remote atomic.Pointer[Remote]    // see Attach; nil until then
+	id      *Identity
+	db      *database.DB
+	log     *slog.Logger
+	daemon  bool
+	opened  atomic.Pointer[time.Time] // when contexts could first connect; nil before
+	awaits  func() bool               // awaitsContexts, except in tests
+	offers  offers                    // what contexts are offering again; see server_recovery.go
+	remote  atomic.Pointer[Remote]    // see Attach; nil until then
+	summary summary
 
 	isTakeover  bool            // see the option takeover
 	opening     context.Context // nil: context.Background()
@@ -121,6 +122,7 @@ func NewServer(opts ...Option) *Server {
 // come.
 func newServer(opts []Option) *Server {
 	s := &Server{conns: map[net.Conn]struct{}{}, contexts: map[resource.GID]*registrationServer{}, watches: map[*attached]struct{}{}, count: newCounts()}
+	s.summary.turn = make(chan struct{}, 1)
 	for _, o := range opts {
 		if o != nil {
 			o(s)

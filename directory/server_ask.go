@@ -93,6 +93,8 @@ func (a *askServer) answer(m *wire.Message) (r result, err error) {
 		r.ok, r.uncertain = a.batch(m.ID)
 	case wire.MsgTrace:
 		r.isSent, err = true, a.s.trace(a.ctx, a.c, m)
+	case wire.MsgSum:
+		r.isSent, err = true, a.summaryOf(m)
 	case wire.MsgStop:
 		a.cur.stop()
 		a.cur, a.pattern, r.isSent = cursor{}, resource.List{}, true

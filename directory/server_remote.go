@@ -25,6 +25,8 @@ type Remote interface {
 	All(ctx context.Context, pattern *resource.List, cov *Coverage) iter.Seq2[resource.Record, error]
 	// Trace searches as Find does, or by another search strategy, and returns how the search went.
 	Trace(ctx context.Context, by strategy.Strategy, pattern *resource.List) (Trace, error)
+	// Summary returns the summary of another member's node: see WithSummary.
+	Summary(ctx context.Context, node resource.NodeID) ([]byte, error)
 	// Watch reports to w the matching resources of the other members, and what happens to them,
 	// until end is called. It holds back Synced of w until it has reported what exists now. After
 	// end has returned, it reports nothing more.
@@ -77,6 +79,8 @@ func (u unreachable) Addr() string { return "" }
 func (u unreachable) Trace(context.Context, strategy.Strategy, *resource.List) (Trace, error) {
 	return Trace{}, u.err()
 }
+
+func (u unreachable) Summary(context.Context, resource.NodeID) ([]byte, error) { return nil, u.err() }
 
 // unreachableTime is how long a watch delays Synced in case the node becomes a member.
 const unreachableTime = 3 * time.Second

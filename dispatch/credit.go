@@ -194,7 +194,10 @@ func (m *Mailbox) closeAccount(in *inflow) {
 	m.dequeueNeedLocked(in)
 	in.waiters.fireAll()
 	ended = in.endings.take()
-	delete(m.inflows, in)
+	if _, isListed := m.inflows[in]; isListed {
+		delete(m.inflows, in)
+		m.past += in.received
+	}
 	if m.oversize == in {
 		m.endOversizeLocked()
 	}

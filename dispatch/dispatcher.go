@@ -161,6 +161,7 @@ type Dispatcher struct {
 	messagePool
 	budget
 	waiters sync.Pool
+	numbers atomic.Uint64 // of waiters that snapshots have seen
 
 	mu      lock.RWMutex[levelContext]
 	closing bool

@@ -60,6 +60,7 @@ type link struct {
 	addrs       []string           // the peer's addresses, as the directory said last
 	since       time.Time          // when conn was made
 	outage      outage
+	lastError   error  // the last reason of an outage; nil: there was none
 	held        int    // messages from a former link that wait for credit
 	heir        *link  // the successor that has taken messages over; set when the link ends
 	transport   string // the transport of conn, or of the connection before
@@ -255,6 +256,7 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 	l.d.often.Info(l.peer.String(), "dispatch: connection lost", "peer", l.peer, "transport", c.Transport(), "err", err)
 	l.updateBackoffLocked(c)
 	l.outage = outage{since: time.Now(), reason: withoutTimers(fmt.Errorf("connection over %s to %s lost: %w", c.Transport(), c.Remote(), err))}
+	l.lastError = l.outage.reason
 	l.detachLocked()
 	l.actLocked(l.life.Lost())
 }

@@ -59,6 +59,7 @@ type Mailbox struct {
 
 	// Credit: the accounts of senders, and what they were granted.
 	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
+	past        uint64               // what has arrived from contexts whose accounts have ended, in charged bytes
 	flows       int                  // contexts that send
 	window      uint64               // the share of each of them in the limit
 	promise     uint64               // charged bytes granted and not yet consumed, including stored ones

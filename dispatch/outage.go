@@ -116,6 +116,7 @@ func (l *link) noteAttempt(doing string) {
 func (l *link) noteFailureLocked(err error, hasEnded bool) {
 	if err != nil && (!hasEnded || l.outage.reason == nil) {
 		l.outage.reason = withoutTimers(err)
+		l.lastError = l.outage.reason
 	}
 }
 

@@ -362,6 +362,11 @@ func (d *Dispatcher) Routes() (all []Route) {
 func (l *link) route() Route {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.routeLocked()
+}
+
+// routeLocked is route with mu held.
+func (l *link) routeLocked() Route {
 	l.flushCountersLocked()
 	t := &l.traffic
 	r := Route{

@@ -20,6 +20,7 @@ type waiter struct {
 	sends   outgoing     // the message of that sender
 	held    *held        // the message that waits for credit, in place of a goroutine; nil: a goroutine waits
 	cause   error        // why a receiver gets no message, a caller no reply, or a sender no credit; nil: the mailbox was closed
+	number  uint64       // tells the waiter from others in snapshots; 0: no snapshot has seen it
 	origins *originWatch // the watch for a receiver that has waited for long
 	isOld   bool         // the receiver was in the mailbox when checkOrigins looked last
 	seen    bool         // the receiver waited already when checkStuck looked last
@@ -36,7 +37,7 @@ func (d *Dispatcher) waiter() *waiter { return d.waiters.Get().(*waiter) }
 // doneWaiting gives w back for reuse. w must be in no list.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.grantee, w.grant, w.passage, w.sel = nil, nil, 0, nil, Select{}
-	w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = nil, nil, false, false, nil, outgoing{}
+	w.number, w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = 0, nil, nil, false, false, nil, outgoing{}
 	w.Reset()
 	d.waiters.Put(w)
 }

@@ -29,6 +29,7 @@ type Client struct {
 	registration []rocl.RegisterOption
 	policies     map[string]*Policy // of CallPolicies
 	circuits     circuits
+	names        callNames
 
 	mu       sync.Mutex
 	isClosed bool            // no goroutine of telling may begin
@@ -68,6 +69,7 @@ func NewClient(ctx context.Context, c *rocl.Context, opts ...ClientOption) (*Cli
 	if cl.r, err = c.Register(ctx, rocl.Attrs{"rpc": "client"}, cl.registration...); err != nil {
 		return nil, fmt.Errorf("rpc: new client: %w", err)
 	}
+	cl.r.SetActivity(rocl.Activity{CallName: cl.names.of})
 	return cl, nil
 }
 
@@ -153,7 +155,7 @@ func call[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name s
 	if err != nil {
 		return out, c.wrap(name, provider, err)
 	}
-	p, err := c.r.StartCall(ctx, provider, callID(name), b)
+	p, err := c.r.StartCall(ctx, provider, c.names.id(name), b)
 	if err != nil {
 		b.Release()
 		h.release()

@@ -90,7 +90,7 @@ func start[In, Out any](ctx context.Context, f *Future[Out], in In, cfg *config)
 	if err != nil {
 		return err
 	}
-	if f.p, err = f.c.r.StartCall(ctx, f.to, callID(f.name), b); err != nil {
+	if f.p, err = f.c.r.StartCall(ctx, f.to, f.c.names.id(f.name), b); err != nil {
 		b.Release()
 		h.release()
 		return notSent(err, f.to)

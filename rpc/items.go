@@ -307,7 +307,7 @@ func clientStream[Out any](ctx context.Context, c *Client, provider rocl.GID, na
 	if err != nil {
 		return none, err
 	}
-	p, err := c.r.StartCall(ctx, provider, callID(name), b)
+	p, err := c.r.StartCall(ctx, provider, c.names.id(name), b)
 	if err != nil {
 		b.Release()
 		return none, notSent(err, provider)

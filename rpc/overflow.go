@@ -316,7 +316,7 @@ func (c *Client) gotResult(provider rocl.GID, number uint64) {
 // the provider has pulled them.
 func (c *Client) sendElsewhere(ctx context.Context, provider rocl.GID, name string, b *rocl.Buffer, h *requestHeader) error {
 	defer h.release()
-	m, err := c.r.Call(ctx, provider, callID(name), b)
+	m, err := c.r.Call(ctx, provider, c.names.id(name), b)
 	if err != nil {
 		b.Release()
 		return sendError{err, provider}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -30,11 +31,12 @@ type request struct {
 	nested  *nestedCall // nil: the request came in a message, m
 	// results of a stream that came in a message; nil for other calls.
 	results *results
-	items   *items  // the stream of arguments; nil for other calls
-	pulled  *pulled // the arguments, if they were elsewhere
-	hasRun  bool    // the handler has begun
-	held    *held   // the result, if it is elsewhere
-	receipt func()  // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
+	items   *items                 // the stream of arguments; nil for other calls
+	pulled  *pulled                // the arguments, if they were elsewhere
+	hasRun  bool                   // the handler has begun
+	running atomic.Pointer[method] // the call while its handler runs, if the request can be cancelled
+	held    *held                  // the result, if it is elsewhere
+	receipt func()                 // ends the hold of the result; set and called while callers.mu is held, or by the handler's goroutine
 
 	toExpose *unsent // the result of an Inline handler that is to be exposed, which may wait
 }
@@ -206,13 +208,13 @@ func (r *request) run() {
 			return
 		}
 	}
-	r.method.stats.begun.Add(1)
+	r.begin()
 	b, err := r.serve()
 	if r.results != nil {
 		r.endStream(err)
 		return
 	}
-	r.method.stats.ended(r.came, err)
+	r.ended(err)
 	if r.nested != nil {
 		r.nested.end(err)
 		return
@@ -258,7 +260,7 @@ func (r *request) replyLate(b *rocl.Buffer) {
 // and the error.
 func (r *request) endStream(err error) {
 	err = r.results.finish(r.ctx, err)
-	r.method.stats.ended(r.came, err)
+	r.ended(err)
 	r.results.close(err)
 }
 
@@ -314,7 +316,7 @@ func (r *request) serve() (b *rocl.Buffer, err error) {
 				r.endStream(err)
 				return
 			}
-			r.method.stats.ended(r.came, err)
+			r.ended(err)
 			r.refuse(err)
 		}
 	}()

@@ -146,6 +146,7 @@ func NewServer(ctx context.Context, c *rocl.Context, a rocl.Attributes, opts ...
 		s.leavePools()
 		return nil, fmt.Errorf("rpc: new server: %w", err)
 	}
+	s.r.SetActivity(rocl.Activity{Handlers: s.activity})
 	localServers.Store(s.ID(), s)
 	s.receiver.Go(s.receive)
 	if len(s.loads) > 0 {

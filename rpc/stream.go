@@ -316,7 +316,7 @@ func stream[In, Out any](ctx context.Context, c *Client, provider rocl.GID, name
 	}
 	defer h.release()
 	s := &incoming{c: c, provider: provider, name: name, h: &h, in: argumentType[In](cfg)}
-	if s.pending, err = c.batch(ctx, provider, callID(name), b, out != nil); err != nil {
+	if s.pending, err = c.batch(ctx, provider, c.names.id(name), b, out != nil); err != nil {
 		return err
 	}
 	if out != nil {

@@ -38,6 +38,7 @@ var layers = map[string]int{
 	"context":                   7,
 	"":                          8,
 	"rocltest":                  9,
+	"internal/observe":          9,
 	"netrocl":                   9,
 	"live":                      9,
 	"rpc":                       10,

@@ -190,6 +190,9 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		w.cluster, w.missing = member.Cluster, member.Missing
 		opts = append(opts, member.Option())
 	}
+	sums := &summaries{socket: s.socket.value}
+	opts = append(opts, directory.WithSummary(sums.make))
+	defer sums.end()
 	srv, err := directory.Listen(s.socket.value, opts...)
 	if err != nil {
 		return err
@@ -245,7 +248,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
-	endPod() // while the directory still serves
+	endPod()   // while the directory still serves
+	sums.end() // likewise
 	return srv.Close()
 }
 

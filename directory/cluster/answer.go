@@ -124,21 +124,24 @@ func (a *answers) serve(nc net.Conn) error {
 		return nil
 	}
 	_ = nc.SetDeadline(time.Now().Add(largeTime))
-	q, err := readLarge(nc)
+	q, err := readLarge(nc, mostStream)
 	if err != nil {
 		return err
 	}
-	if !a.mayAnswer(q) {
+	const head = 5 // bytes before the answer
+	b, ok := []byte{1, 0, 0, 0, 0}, true
+	if len(q) == 1 && q[0] == kindSum {
+		b, ok = a.appendSummary(b)
+	} else if a.mayAnswer(q) {
+		b, ok = a.appendAnswer(b, q, math.MaxInt)
+		a.countAnswer(q, b[min(head, len(b)):], ok)
+	} else {
 		return nil
 	}
-	const head = 5 // bytes before the answer
-	b, ok := a.appendAnswer([]byte{1, 0, 0, 0, 0}, q, math.MaxInt)
 	if ok {
 		binary.LittleEndian.PutUint32(b[1:], uint32(len(b)-head))
-		a.countAnswer(q, b[head:], true)
 	} else {
 		b = []byte{0}
-		a.countAnswer(q, nil, false)
 	}
 	_ = nc.SetDeadline(time.Now().Add(largeTime))
 	_, err = nc.Write(b)

@@ -45,7 +45,10 @@ type Config struct {
 	// Nil means that they are made from Keys.
 	Credentials tls.Credentials
 	// Serve takes over the streams of other members to the node's directory. It may be nil.
-	Serve    func(net.Conn)
+	Serve func(net.Conn)
+	// Summary returns the summary of the node for other members: see directory.WithSummary. It may
+	// be nil.
+	Summary  func(ctx context.Context) ([]byte, error)
 	Strategy strategy.Strategy
 	Fan      int // fan-out of the spanning trees; 0: search.DefaultFan
 	// Hop is the Hop of search.Config; 0: search.DefaultHop.

@@ -32,14 +32,14 @@ const (
 	mostLarge = 16
 )
 
-// readLarge reads a length and as many bytes.
-func readLarge(r io.Reader) ([]byte, error) {
+// readLarge reads a length, at most most, and as many bytes.
+func readLarge(r io.Reader, most uint32) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[:])
-	if n > mostStream {
+	if n > most {
 		return nil, fmt.Errorf("cluster: %d bytes announced", n)
 	}
 	var b bytes.Buffer // grows as the bytes come: an announced length alone costs no memory
@@ -48,8 +48,8 @@ func readLarge(r io.Reader) ([]byte, error) {
 }
 
 // askByStream puts a question to one member. ok reports whether the member has an answer. An error
-// means that it did not answer.
-func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte) (answer []byte, ok bool, err error) {
+// means that it did not answer, or with more than most bytes.
+func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte, most uint32) (answer []byte, ok bool, err error) {
 	nc, err := a.streams.dial(ctx, questionByte, m)
 	if err != nil {
 		return nil, false, err
@@ -71,7 +71,7 @@ func (a *asker) askByStream(ctx context.Context, m resource.NodeID, q []byte) (a
 	case reply[0] == 0:
 		return nil, false, nil
 	}
-	answer, err = readLarge(nc)
+	answer, err = readLarge(nc, most)
 	return answer, err == nil, err
 }
 
@@ -82,7 +82,7 @@ func (a *asker) askEach(ctx context.Context, targets []resource.NodeID, q []byte
 	defer context.AfterFunc(a.life, end)()
 	var mu sync.Mutex // guards r
 	atOnce(targets, largeEach, func(_ int, m resource.NodeID) {
-		answer, ok, err := a.askByStream(life, m, q)
+		answer, ok, err := a.askByStream(life, m, q, mostStream)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {

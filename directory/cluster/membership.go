@@ -266,7 +266,7 @@ func (m *Membership) config(ctx context.Context, s *directory.Server, keys [][]b
 	m.mu.Lock()
 	met := m.met
 	m.mu.Unlock()
-	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Recovered, Follows: s.Follows() || len(met) > 0, Met: met, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer,
+	cfg := Config{Node: s.Node(), DB: s.Database(), Sure: s.Recovered, Follows: s.Follows() || len(met) > 0, Met: met, Name: m.name, Bind: m.member.Bind, Join: m.member.Join, Keys: keys, Serve: s.ServePeer, Summary: s.Summary,
 		Group: m.member.Group, Strategy: m.member.Strategy, Poll: m.member.Poll, Opening: ctx, Logger: m.log}
 	if of := m.member.Certificates; of.Given() {
 		cred, err := tls.FromFiles(of.Cert, of.Key, of.CA)

@@ -31,7 +31,8 @@ import (
 // id of the caller, `event` or `error` of the callee with it, and `beat` of both, every second. An
 // end closes after 4 s without one. With `Q`, a question follows, its length u32 before it, and the
 // answer is 0, or 1, length u32 and the answer: for what has more than 64 KiB, for which a packet
-// has the identifier alone.
+// has the identifier alone. A question of kind 5 (sum) has nothing else, and its answer is that of
+// `sum` at the socket.
 
 // Kinds of questions.
 const (
@@ -39,6 +40,7 @@ const (
 	kindLookup
 	kindNext // the next answer of several; the identifier's bytes hold cursor and step
 	kindRoll // the members that are known; no identifier, no pattern: see roll.go
+	kindSum  // the summary of the node; only by a stream: see sum.go
 )
 
 // question returns a new question: see appendQuestion.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package promrpc shows the figures of servers of package rpc in a program's own Prometheus
-// registry.
+// Package promrpc shows the figures of servers and clients of package rpc in a program's own
+// Prometheus registry.
 //
 //	registry.MustRegister(promrpc.New(s))
 //
@@ -15,6 +15,18 @@
 //
 // The histogram has a bucket for each power of two from 1.024 µs to 4.3 s. Of the calls of an
 // Inline handler it counts one in eight.
+//
+// [NewClients] counts the calls of clients:
+//
+//	calls := promrpc.NewClients()
+//	registry.MustRegister(calls)
+//	cl, err := rpc.NewClient(ctx, c, rpc.CallInterceptors(calls.Interceptor()))
+//
+// The metrics have the label "call":
+//
+//	rocl_rpc_client_running             calls that wait for their result
+//	rocl_rpc_client_errors_total        calls that have failed
+//	rocl_rpc_client_duration_seconds    histogram with the same buckets: from the call to its return
 //
 // [NewPools] does so with the pools in which handlers run:
 //
@@ -80,11 +92,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+const least, most = 1 << 10 * time.Nanosecond, 1 << 32 * time.Nanosecond // bounds of the first bucket and the last but one
+
 // buckets returns the number of calls, and for each bound in seconds, the number of calls that took
 // at most as long.
 func buckets(all []rpc.Took) (count uint64, below map[float64]uint64) {
 	below = map[float64]uint64{}
-	for bound := time.Duration(1 << 10); bound <= 1<<32; bound *= 2 {
+	for bound := least; bound <= most; bound *= 2 {
 		for ; len(all) > 0 && all[0].Most <= bound; all = all[1:] {
 			count += all[0].Calls
 		}

@@ -31,12 +31,15 @@ var (
 	// and the daemon's log; try again.
 	ErrPartial = errors.New("rocl: not found, and not every node could be asked")
 
+	// Cause: an older version, or a server in memory, serves that node. Remedy: upgrade it.
+	ErrNoSummary = errors.New("rocl: the directory of the node makes no summary")
+
 	// ErrForbidden is the ErrDenied of a process of another user. It matches fs.ErrPermission too.
 	ErrForbidden = fmt.Errorf("%w: %w", ErrDenied, fs.ErrPermission)
 )
 
 // codes has the errors at their numbers on the wire.
-var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial, ErrForbidden}
+var codes = []error{nil, ErrNotFound, ErrRevision, ErrNotOwner, ErrExists, ErrIncomplete, ErrProtocol, ErrDenied, ErrClosed, ErrInUse, ErrPartial, ErrForbidden, ErrNoSummary}
 
 // code returns the number of an error on the wire; 0 stands for any other error.
 func code(err error) uint16 {

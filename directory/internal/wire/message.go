@@ -30,7 +30,7 @@ const (
 // |---|---|---|
 // | 1 | registration: what is registered lives as long as it | `join` once, then `register`,
 // `update`, `delete`, `leave` |
-// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, one at a time |
+// | 2 | ask | `find`, `lookup`, `list`, `more`, `stop`, `trace`, `sum`, one at a time |
 // | 3 | watch | one `watch` |
 // | 4 | yield to a daemon | nothing; the answer is `done` with the lock's descriptor, or `error` |
 // | 5 | peer | between [members](#questions-streams-and-watches) |
@@ -60,6 +60,8 @@ const (
 // | 20 | list | pattern | batch, or end |
 // | 21 | more | | batch, or end |
 // | 22 | batch | records, the bytes u32 before each | |
+// | 23 | sum | node u64 | summed, or error 12 |
+// | 24 | summed | at most 64 KiB: what goes on on the node, JSON compressed by gzip | |
 // | 64 | beat | | none; between members |
 //
 // Events: 1 appeared, 2 changed, 3 gone, 4 synced: all that matched at first have been reported.
@@ -67,7 +69,7 @@ const (
 // Errors: 0 see the text, 1 nothing matches, 2 another revision, 3 not the owner, 4 exists, 5 an
 // attribute has no value, 6 protocol violation, 7 the process is refused, 8 the directory closes:
 // ask the next one, 9 another directory serves, 10 nothing found and some nodes could not be asked,
-// 11 as 7: another user.
+// 11 as 7: another user, 12 the node's directory makes no summary.
 //
 // The list of a join may have `member` (the context would serve as a member of the cluster) and
 // `offers` (u64, see [a takeover](#a-takeover)).
@@ -106,6 +108,8 @@ const (
 	MsgList
 	MsgMore
 	MsgBatch
+	MsgSum
+	MsgSummed
 )
 
 // MsgBeat says that its sender is alive. Its number is apart, because only members of a cluster

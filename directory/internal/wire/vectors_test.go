@@ -81,6 +81,7 @@ func TestVectors(t *testing.T) {
 	add("list", MsgList, 5, func(b *Builder) { b.Append(worker.Wire()) }, map[string]any{"pattern": worker.String()})
 	add("more", MsgMore, 6, nil, nil)
 	add("batch of one", MsgBatch, 5, func(b *Builder) { b.BatchRecord(&record, empty) }, map[string]any{"identifier": one, "owner": me, "revision": 4, "list": worker.String()})
+	add("sum", MsgSum, 7, func(b *Builder) { b.U64(9) }, map[string]any{"node": 9})
 	add("beat", MsgBeat, 0, nil, nil)
 	var b Builder
 	b.Event(1, &database.Event{Kind: database.Appeared, Record: record}, empty)

@@ -122,6 +122,12 @@ func (s *Session) Init(whole, piece int) { s.whole, s.piece = whole, piece }
 // Pending returns how many frames and messages have not been acknowledged.
 func (s *Session) Pending() int { return int(s.next-s.head) + s.queued }
 
+// Load returns how many frames were sent and are not acknowledged, and how many frames and messages
+// wait to be sent.
+func (s *Session) Load() (unacked, waiting int) {
+	return max(0, int(int32(s.sent-s.done.Load()))), int(s.next-s.sent) + s.queued
+}
+
 // HasRoom reports whether one more message may be accepted.
 func (s *Session) HasRoom() bool { return s.Pending() < MaxUnacked }
 
