@@ -239,7 +239,7 @@ type Followed struct {
 	Transport string        `json:"transport,omitempty"` // over which it came; "": from its own context
 	State     string        `json:"state"`
 	Waited    time.Duration `json:"waited"`            // at the sender, for room in the mailbox and in the session
-	Travelled time.Duration `json:"travelled"`         // until it was in the mailbox; -1: the sender has another clock
+	Travelled time.Duration `json:"travelled"`         // until it was in the mailbox; 0: the sender has another clock
 	Stored    time.Duration `json:"stored"`            // in the mailbox
 	Replied   time.Duration `json:"replied,omitempty"` // from receive to reply
 	Handled   time.Duration `json:"handled"`           // from receive to release
@@ -348,7 +348,7 @@ func (m *Mailbox) arriveLocked(msg *Message) {
 	c := clock.Own()
 	f := followed{arrived: c.Now(), Followed: Followed{
 		From: msg.from, To: m.d.self.WithSerial(m.serial), Tag: msg.tag, Bytes: len(msg.data), IsCall: msg.call != 0,
-		State: Stored, Waited: time.Duration(max(t.queued-t.sent, 0)), Travelled: -1,
+		State: Stored, Waited: time.Duration(max(t.queued-t.sent, 0)),
 	}}
 	switch in := msg.in; {
 	case in.l != nil:
@@ -359,7 +359,7 @@ func (m *Mailbox) arriveLocked(msg *Message) {
 		f.Transport = transportOf(in.queue.f.passage.other.addr)
 	}
 	if t.clock == c.ID && (c.ID != 0 || msg.in.l == nil) {
-		f.Travelled = time.Duration(max(f.arrived-t.queued, 0))
+		f.Travelled = time.Duration(max(f.arrived-t.queued, 1))
 	}
 	w.mu.Lock()
 	w.number++

@@ -86,7 +86,7 @@ func Root() *cobra.Command {
 		return checkTimeout(cmd)
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), searchTraceCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), searchTraceCommand(), traceCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
