@@ -11,6 +11,9 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 )
 
+// A Trace is the context of a distributed trace that travels with a message; see [WithTrace].
+type Trace = dispatch.Trace
+
 // A Followed is a message whose times were noted on its way; see [Context.Follow].
 type Followed = dispatch.Followed
 

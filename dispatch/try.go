@@ -62,18 +62,18 @@ func (w *tryCredit) expireOrRenewLocked(d *Dispatcher) bool {
 	return !w.isSet
 }
 
-// TrySend sends as [Flow.Send] does, but does not wait. If the resource has no credit left for this
+// TrySend sends as [Flow.Send] does, but does not wait: ctx has only what Config.Trace looks for. If the resource has no credit left for this
 // context, or messages wait for credit, it fails with the error ErrFull itself, and b stays the
 // caller's. Then it asks the resource for the credit that this message needs. The credit is kept
 // for a second after it has come.
-func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
+func (f *Flow) TrySend(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
 	if f.mb != nil {
-		return f.tryDirect(src, tag, b)
+		return f.tryDirect(ctx, src, tag, b)
 	}
-	why := f.traced(context.Background(), purpose{})
+	why := f.traced(ctx, purpose{})
 	l := f.l
 	l.mu.Lock()
 	c := max(charge(b.Len()), f.unit)
@@ -132,8 +132,8 @@ func (f *Flow) dropTryCredit() {
 }
 
 // tryDirect is TrySend within the process.
-func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
-	why := f.traced(context.Background(), purpose{})
+func (f *Flow) tryDirect(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	why := f.traced(ctx, purpose{})
 	if why.trace == nil && f.queue.add(src, tag, b.Bytes(), b, false) {
 		return nil
 	}
