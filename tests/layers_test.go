@@ -45,6 +45,7 @@ var layers = map[string]int{
 	"work":                      9,
 	"group":                     9,
 	"rpc/otelrpc":               11,
+	"otelrocl":                  10,
 	"rpc/promrpc":               11,
 	"codec/protobuf":            1,
 	"tpvm/pack":                 9,
