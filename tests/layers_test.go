@@ -108,6 +108,7 @@ var thirdParty = map[string][]string{
 	"codec/protobuf":    {"google.golang.org/protobuf"},
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},
 	"dataflow/promflow": {"github.com/prometheus/client_golang"},
+	"otelrocl":          {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 	"rpc/otelrpc":       {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 	"dataflow/otelflow": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
@@ -122,6 +123,7 @@ var thirdParty = map[string][]string{
 	"subsys/tcp":    {"golang.org/x/sys"},
 	"subsys/shm":    {"golang.org/x/sys"},
 
+	"internal/os/clock":     {"golang.org/x/sys"},
 	"internal/os/futex":     {"golang.org/x/sys"},
 	"internal/testkit/nice": {"golang.org/x/sys"},
 	"internal/os/memfd":     {"golang.org/x/sys"},

@@ -4,11 +4,11 @@
 package clock
 
 import (
+	"hash/fnv"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/cespare/xxhash/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,7 +29,9 @@ var Own = sync.OnceValue(func() Clock {
 		return Clock{}
 	}
 	space, _ := os.Readlink("/proc/self/ns/time") // old kernels have no time namespaces
-	return Clock{ID: xxhash.Sum64String(string(boot) + space), base: t.Nano(), at: time.Now()}
+	h := fnv.New64a()
+	_, _ = h.Write(append(boot, space...))
+	return Clock{ID: h.Sum64(), base: t.Nano(), at: time.Now()}
 })
 
 // Now returns the time in nanoseconds.
