@@ -149,10 +149,10 @@ func TestFollowEnds(t *testing.T) {
 		}
 		send()
 		try.Works(b.Follow(7, 1, followMost+time.Hour))(t)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // virtual: the sender learns of it
 		send()
 		try.Equal(t, len(try.Get(b.Follow(7, 0, 0))(t)), 2)
-		time.Sleep(followMost)
+		time.Sleep(followMost) // virtual: the time is over
 		send()
 		try.Equal(t, len(try.Get(b.Follow(7, 0, 0))(t)), 2, "followed after the end")
 		for _, f := range fs {
@@ -160,7 +160,7 @@ func TestFollowEnds(t *testing.T) {
 				t.Error("a flow is still followed")
 			}
 		}
-		time.Sleep(followKept)
+		time.Sleep(followKept) // virtual: the messages are dropped
 		if mb.follower != nil {
 			t.Error("the messages are kept")
 		}

@@ -62,10 +62,10 @@ func (w *tryCredit) expireOrRenewLocked(d *Dispatcher) bool {
 	return !w.isSet
 }
 
-// TrySend sends as [Flow.Send] does, but does not wait: ctx has only what Config.Trace looks for. If the resource has no credit left for this
-// context, or messages wait for credit, it fails with the error ErrFull itself, and b stays the
-// caller's. Then it asks the resource for the credit that this message needs. The credit is kept
-// for a second after it has come.
+// TrySend sends as [Flow.Send] does, but does not wait: ctx has only what Config.Trace looks for.
+// If the resource has no credit left for this context, or messages wait for credit, it fails with
+// the error ErrFull itself, and b stays the caller's. Then it asks the resource for the credit that
+// this message needs. The credit is kept for a second after it has come.
 func (f *Flow) TrySend(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)

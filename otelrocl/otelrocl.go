@@ -28,8 +28,8 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 )
 
-// Trace returns the trace of the span in ctx, for rocl.WithTrace. It is the zero Trace if ctx has no
-// span.
+// Trace returns the trace of the span in ctx, for rocl.WithTrace. It is the zero Trace if ctx has
+// no span.
 func Trace(ctx context.Context) rocl.Trace {
 	s := trace.SpanContextFromContext(ctx)
 	return rocl.Trace{ID: s.TraceID(), Span: s.SpanID(), Flags: byte(s.TraceFlags())}

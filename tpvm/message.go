@@ -228,8 +228,8 @@ func (m *Message) Tag() int {
 	return int(m.m.Tag() & tagMask)
 }
 
-// Trace returns the trace in which the message was sent, if the sender's task traces (rocl.WithTrace
-// among the options of its context).
+// Trace returns the trace in which the message was sent, if the sender's task traces:
+// rocl.WithTrace is among the options of its context.
 func (m *Message) Trace() rocl.Trace {
 	if m.m == nil {
 		return rocl.Trace{}
