@@ -161,7 +161,7 @@ func TestFollowEnds(t *testing.T) {
 			}
 		}
 		time.Sleep(followKept) // virtual: the messages are dropped
-		if mb.follower != nil {
+		if locked(&mb.mu, func() bool { return mb.follower != nil })() {
 			t.Error("the messages are kept")
 		}
 		try.Fails(b.Follow(8, 1, time.Second))(t, ErrGone)

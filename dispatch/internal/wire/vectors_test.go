@@ -24,7 +24,7 @@ func frame(h subsys.Header, payload []byte) []byte {
 // The frames must stay. Their fields are the header, except the length.
 func TestVectorsFrames(t *testing.T) {
 	le := binary.LittleEndian
-	message := le.AppendUint32(le.AppendUint64(nil, 1), 5) // its tag and length
+	message := le.AppendUint32(le.AppendUint64(nil, 1), 5)                           // its tag and length
 	trace := le.AppendUint64(le.AppendUint64(le.AppendUint64(nil, 5), 1_000), 1_500) // clock, and times
 	trace = append(append(append(trace, bytes.Repeat([]byte{0xaa}, 16)...), bytes.Repeat([]byte{0xbb}, 8)...), 1)
 	var all []vectors.Vector
