@@ -139,7 +139,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 	c.targets = icontext.NewTargets(c.dir, rules, c.ports.Usable)
 	c.disp = dispatch.New(dispatch.Config{
 		Self: c.self, Pool: c.pool, Resolve: c.targets.Resolve, Trust: c.ports.Trust,
-		Poll: cfg.Poll, Mailbox: cfg.Mailbox, Folder: cfg.Folder(), GiveUp: cfg.GiveUp, Logger: cfg.Logger, Undelivered: cfg.Undelivered,
+		Poll: cfg.Poll, Mailbox: cfg.Mailbox, Folder: cfg.Folder(), GiveUp: cfg.GiveUp, Logger: cfg.Logger, Trace: cfg.Trace, Undelivered: cfg.Undelivered,
 		Ended: c.targets.Ended,
 	})
 	c.targets.UseFlows(c.disp)

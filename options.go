@@ -3,6 +3,7 @@
 package rocl
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"time"
@@ -207,6 +208,18 @@ func WithLogger(l *slog.Logger) Option {
 			c.Logger = l
 		}
 	}
+}
+
+// WithTrace makes messages and requests carry the trace that f returns for the context.Context with
+// which they are sent, if it is valid: the receiver gets it by [dispatch.Message.Trace]. Package
+// otelrocl, a module of its own, has such an f for OpenTelemetry. Without WithTrace nothing is sent
+// in addition. A message with a trace is a copy of its payload, or a buffer, as always, and has 81
+// bytes ahead of it. Replies carry none, nor does what [Resource.TrySend] sends. A trace is lost
+// when a message is taken over by another session; the message is not.
+//
+// f is called by the sending goroutine. It must not block, and must not use the context.
+func WithTrace(f func(context.Context) Trace) Option {
+	return func(c *config) { c.Trace = f }
 }
 
 // WithUndelivered calls f for each message that Send accepted and that could not be delivered,

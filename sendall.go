@@ -84,7 +84,7 @@ func (r *Resource) SendAll(ctx context.Context, ids []GID, tag uint64, b *Buffer
 func (r *Resource) sendAll(ctx context.Context, ids []GID, tag uint64, b *Buffer) (failed SendErrors) {
 	var later []int // indexes of ids
 	for i, id := range ids {
-		if !r.sendNow(id, tag, b) {
+		if !r.sendNow(ctx, id, tag, b) {
 			later = append(later, i)
 		}
 	}
@@ -113,12 +113,12 @@ func (r *Resource) sendAll(ctx context.Context, ids []GID, tag uint64, b *Buffer
 
 // sendNow sends to a target whose flow is known and that has room. It reports whether the target
 // has accepted the message.
-func (r *Resource) sendNow(id GID, tag uint64, b *Buffer) bool {
+func (r *Resource) sendNow(ctx context.Context, id GID, tag uint64, b *Buffer) bool {
 	f := r.c.targets.Cached(id)
 	if f == nil || r.deleting.Load() {
 		return false
 	}
-	if f.TrySend(r.id.Serial(), tag, b.Retain()) != nil {
+	if f.TrySend(ctx, r.id.Serial(), tag, b.Retain()) != nil {
 		b.Release() // sendAnew waits for room, and asks the directory where the flow is outdated
 		return false
 	}

@@ -3,6 +3,7 @@
 package rocl
 
 import (
+	"context"
 	"fmt"
 
 	icontext "github.com/rocl-go/rocl/context"
@@ -18,7 +19,7 @@ import (
 func (r *Resource) TrySend(to GID, tag uint64, b *Buffer) error {
 	f, err := r.flowNow(to)
 	if err == nil {
-		err = f.TrySend(r.id.Serial(), tag, b)
+		err = f.TrySend(context.Background(), r.id.Serial(), tag, b)
 	}
 	if err == nil {
 		return nil

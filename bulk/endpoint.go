@@ -53,8 +53,24 @@ type config struct {
 	most    int // requests served at the same time
 	eager   int // bytes of the largest region whose Argument has its bytes
 	log     *slog.Logger
+	done    func(context.Context, Transferred) // nil: no function of the program is called
 
 	registration []rocl.RegisterOption
+}
+
+// A Transferred is a Pull or Push that has ended.
+type Transferred struct {
+	Operation string // "pull" or "push"
+	Origin    rocl.GID
+	Bytes     int64 // that were copied
+	Err       error // nil: all were
+}
+
+// OnTransfer calls f when a Pull or Push of the endpoint ends, before it returns, with the ctx that
+// it was given. f is called by the goroutine of the transfer and must not block. Package otelrocl
+// has such a function for OpenTelemetry.
+func OnTransfer(f func(ctx context.Context, t Transferred)) Option {
+	return func(c *config) { c.done = f }
 }
 
 // WithRegister adds options to the registration of the endpoint's resource, such as
@@ -90,7 +106,7 @@ func Eager(bytes int) Option { return func(c *config) { c.eager = bytes } }
 func MaxRequests(n int) Option { return func(c *config) { c.most = n } }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler), nil}
+	c := config{defaultPiece, largePiece, inPlacePiece, defaultDepth, defaultRequests, copied, slog.New(slog.DiscardHandler), nil, nil}
 	for _, o := range opts {
 		if o != nil {
 			o(&c)

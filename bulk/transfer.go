@@ -151,9 +151,14 @@ func (ep *Endpoint) transfer(ctx context.Context, h *Handle, what string, want R
 		done, err = ep.runTransfer(ctx, want, &move{h: h, off: off, local: &mem, n: n})
 	}
 	if err != nil {
-		return done, wrapTransfer(what, h, off, n, err)
+		err = wrapTransfer(what, h, off, n, err)
+	} else {
+		done = n
 	}
-	return n, nil
+	if f := ep.cfg.done; f != nil {
+		f(ctx, Transferred{what, h.origin, done, err})
+	}
+	return done, err
 }
 
 // A move is a transfer of n bytes between the memory that h names, from off, and local memory, from

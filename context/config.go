@@ -40,6 +40,7 @@ type Config struct {
 	Member       Member        // nil: not given
 	Certificates directory.CertificateFiles
 	Logger       *slog.Logger
+	Trace        func(context.Context) dispatch.Trace                  // may be nil
 	Undelivered  func(dispatch.Undelivered)                            // may be nil
 	Summary      func(context.Context, []resource.GID) ([]byte, error) // of the node, while this context serves its directory; set by rocl.Open
 }

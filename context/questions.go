@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -24,13 +25,17 @@ import (
 // Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
 // with that tag: its routes, JSON as of `rocl routes --json`. The tag 0x5354415453000001 asks for
 // what the context has and who waits in it: JSON with a `version`, of at most as many bytes as the
-// payload u32 says, from 4 KiB to 1 MiB. Other messages are refused with Gone.
+// payload u32 says, from 4 KiB to 1 MiB. The tag 0x464f4c4c4f570001 makes it follow one of n
+// messages to a resource for a time, and asks for those that were followed last, in JSON. Its
+// payload: the serial of the resource u32, n u32, nanoseconds u64, at most 600 s, or 0 to change
+// nothing. Other messages are refused with Gone.
 
 // A context answers questions about itself. Contexts of its own node send them to the resource that
 // stands for the context. The tag says what is asked, and the answer has the same tag.
 const (
 	tagRoutes = 0x524f555445530001 // "ROUTES"; the answer is JSON
 	tagStats  = 0x5354415453000001 // "STATS"; the answer is JSON of at most MaxSnapshot bytes
+	tagFollow = 0x464f4c4c4f570001 // "FOLLOW"; the answer is JSON
 
 	maxQuestionBytes = 64 << 10 // limit of the mailbox for questions, in bytes
 
@@ -91,6 +96,35 @@ func (q *Questions) SnapshotOf(ctx context.Context, id resource.GID, most int, s
 	return err
 }
 
+// A followAnswer is the answer to a question to follow messages.
+type followAnswer struct {
+	IsGone   bool                `json:"gone,omitempty"` // there is no such resource
+	Messages []dispatch.Followed `json:"messages"`
+}
+
+// follow returns the answer to the question to follow messages to the resource with a serial, which
+// it begins to do.
+func (q *Questions) follow(serial, every uint32, limit time.Duration) ([]byte, error) {
+	all, err := q.disp.Follow(serial, every, limit)
+	return json.Marshal(followAnswer{err != nil, all})
+}
+
+// Follow asks the context of the resource id, which is another one of this node, to follow messages
+// as dispatch.Dispatcher.Follow does. It asks as RoutesOf does.
+func (q *Questions) Follow(ctx context.Context, id resource.GID, every uint32, limit time.Duration, serial uint32, box *dispatch.Mailbox) ([]dispatch.Followed, error) {
+	p := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, id.Serial()), every)
+	m, err := q.ask(ctx, id.Context(), tagFollow, binary.LittleEndian.AppendUint64(p, uint64(max(limit, 0))), serial, box)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Release()
+	var a followAnswer
+	if err = Decode(m.Bytes(), MaxSnapshot, &a); err == nil && a.IsGone {
+		err = dispatch.ErrGone
+	}
+	return a.Messages, err
+}
+
 // ask asks another context of this node the question with a tag and a payload, until an answer
 // comes.
 func (q *Questions) ask(ctx context.Context, id resource.GID, tag uint64, payload []byte, serial uint32, box *dispatch.Mailbox) (*dispatch.Message, error) {
@@ -144,14 +178,25 @@ func askOnce(ctx context.Context, f *dispatch.Flow, box *dispatch.Mailbox, seria
 // an asker with too many answers under way is dropped: the asker asks again.
 func (q *Questions) answer(m *dispatch.Message) bool {
 	from := m.From()
-	asker, tag, cost, most := from.Context(), m.Tag(), 1, MaxSnapshot
-	if tag == tagStats {
+	asker, tag, cost := from.Context(), m.Tag(), 1
+	if asker.Node() != q.dir.Node() {
+		return false
+	}
+	var answer func() ([]byte, error)
+	switch p := m.Bytes(); {
+	case tag == tagRoutes:
+		answer = func() ([]byte, error) { return q.routes(asker) }
+	case tag == tagStats:
 		cost = statsCost
-		if p := m.Bytes(); len(p) == 4 {
+		most := MaxSnapshot
+		if len(p) == 4 {
 			most = int(min(max(binary.LittleEndian.Uint32(p), leastSnapshot), MaxSnapshot))
 		}
-	}
-	if tag != tagRoutes && tag != tagStats || asker.Node() != q.dir.Node() {
+		answer = func() ([]byte, error) { return q.snapshot(most) }
+	case tag == tagFollow && len(p) == 16:
+		serial, every, limit := binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:]), binary.LittleEndian.Uint64(p[8:])
+		answer = func() ([]byte, error) { return q.follow(serial, every, time.Duration(min(limit, math.MaxInt64))) }
+	default:
 		return false
 	}
 	q.mu.Lock()
@@ -161,7 +206,7 @@ func (q *Questions) answer(m *dispatch.Message) bool {
 		return true
 	}
 	isStarted := q.dir.life.Go(func() {
-		q.send(from, tag, most)
+		q.send(from, tag, answer)
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if q.answers[asker] -= cost; q.answers[asker] == 0 {
@@ -189,16 +234,9 @@ func (q *Questions) routes(asker resource.GID) ([]byte, error) {
 	return json.Marshal(slices.DeleteFunc(q.disp.Routes(), func(r dispatch.Route) bool { return r.Peer == asker }))
 }
 
-// send sends the answer to the question with a tag to the resource to. A snapshot has at most most
-// bytes.
-func (q *Questions) send(to resource.GID, tag uint64, most int) {
-	var b []byte
-	var err error
-	if tag == tagStats {
-		b, err = q.snapshot(most)
-	} else {
-		b, err = q.routes(to.Context())
-	}
+// send sends the answer to the question with a tag to the resource to.
+func (q *Questions) send(to resource.GID, tag uint64, answer func() ([]byte, error)) {
+	b, err := answer()
 	if err == nil {
 		ctx, cancel := Within(q.dir.life.Context(), answerTime)
 		defer cancel()

@@ -142,6 +142,7 @@ func isReported(h *subsys.Header) bool {
 type purpose struct {
 	call        uint64 // the number of the call that the message is the request of; 0: none
 	isForgotten bool   // the message was sent by SendAndForget
+	trace       *trace // what travels ahead of the message; nil: nothing
 }
 
 // purposeOf returns the purpose of a message that was received with flags, and whose frame TypeCall

@@ -151,6 +151,12 @@ func (m *Mailbox) openAccountLocked(in *inflow) {
 	m.addPromisedLocked(in, int64(in.first))
 	m.addOutstandingLocked(in, int64(in.first))
 	m.divideLimitLocked(m.flows + 1)
+	if m.follower != nil {
+		m.askTimesLocked(in)
+		if in.l != nil {
+			m.d.inBackground(in.l.lockAndPost)
+		}
+	}
 }
 
 // setGranted sets what the sender may have sent. The mailbox's mu must be held.

@@ -509,7 +509,7 @@ func TestArrivalGrants(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := mb.deliver(ins[0], []subsys.Frame{{Header: subsys.Header{Src: 1, Len: size}, Data: b.Bytes(), Buf: b}}, size, 0); err != nil {
+			if err := mb.deliver(ins[0], []subsys.Frame{{Header: subsys.Header{Src: 1, Len: size}, Data: b.Bytes(), Buf: b}}, size, 0, nil); err != nil {
 				t.Fatal(err)
 			}
 			eventually.True(t, "credit of the second sender", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return ins[1].granted >= charge(size) })

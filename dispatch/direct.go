@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/os/clock"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -61,6 +62,7 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	}
 	f = &Flow{dst: dst, mb: m, in: in, to: o}
 	f.queue = &localQueue{f: f}
+	f.tracing.Store(d.unfollowed(dst))
 	in.queue = f.queue
 	d.passages.flows[m] = f
 	m.listInflowLocked(in)
@@ -147,7 +149,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
-	if p.call == 0 && f.queue.add(src, tag, b.Bytes(), b, p.isForgotten) {
+	if p.call == 0 && p.trace == nil && f.queue.add(src, tag, b.Bytes(), b, p.isForgotten) {
 		return nil
 	}
 	m, in := f.mb, f.in
@@ -159,7 +161,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
-	msg.isForgotten = p.isForgotten
+	msg.isForgotten, msg.trace = p.isForgotten, p.trace
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
@@ -200,6 +202,12 @@ func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 	msg.buf.SetDelivered()
 	if msg.call != 0 {
 		msg.buf.Retain()
+	}
+	if t := msg.trace; t != nil {
+		if t.sent != 0 {
+			t.queued = clock.Own().Now()
+		}
+		m.arriveLocked(msg)
 	}
 	if passage != nil {
 		passage.messages.Add(1)

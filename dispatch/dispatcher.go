@@ -123,17 +123,18 @@ func (t *Trust) admits(o *Trust, peer resource.GID) error {
 
 // Config is what a Dispatcher needs. Self, Pool and Resolve are required.
 type Config struct {
-	Self        resource.GID            // the identifier of the context
-	Pool        *buffers.Pool           // the memory of messages
-	Resolve     Resolver                // finds the addresses of other contexts
-	Trust       func() Trust            // called at each handshake; nil: no cluster and no key
-	Poll        Polling                 // a value that Check allows
-	Mailbox     int                     // default byte limit of a mailbox; 0: 16 MiB
-	Folder      string                  // folder of the directory's socket, for transports; "" if there is none
-	GiveUp      time.Duration           // how long a peer may be unreachable; 0: 10 s
-	Logger      *slog.Logger            // may be called with locks held; nil: no log
-	Ended       func(peer resource.GID) // called without locks held when a link with peer has ended; may be nil
-	Undelivered func(Undelivered)       // called by a goroutine of its own, one call at a time; may be nil
+	Self        resource.GID                // the identifier of the context
+	Pool        *buffers.Pool               // the memory of messages
+	Resolve     Resolver                    // finds the addresses of other contexts
+	Trust       func() Trust                // called at each handshake; nil: no cluster and no key
+	Poll        Polling                     // a value that Check allows
+	Mailbox     int                         // default byte limit of a mailbox; 0: 16 MiB
+	Folder      string                      // folder of the directory's socket, for transports; "" if there is none
+	GiveUp      time.Duration               // how long a peer may be unreachable; 0: 10 s
+	Logger      *slog.Logger                // may be called with locks held; nil: no log
+	Ended       func(peer resource.GID)     // called without locks held when a link with peer has ended; may be nil
+	Trace       func(context.Context) Trace // returns the trace of what is sent with a context, see trace.go; may be nil
+	Undelivered func(Undelivered)           // called by a goroutine of its own, one call at a time; may be nil
 }
 
 // A Dispatcher is the message half of a context: its links to other contexts, its mailboxes, and

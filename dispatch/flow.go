@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
@@ -42,6 +43,7 @@ type Flow struct {
 	line      session.Line // messages that have no frame numbers yet
 	cancels   []lineCancel // cancellations of requests in line, in order
 	calls     flowCalls
+	tracing   atomic.Pointer[tracing] // nil: no trace travels ahead of a message
 
 	// A flow to a resource of this process has no link, but these:
 	mb      *Mailbox
@@ -91,6 +93,7 @@ func (l *link) flow(dst uint32) *Flow {
 // must not be published.
 func (l *link) newFlow(dst uint32) *Flow {
 	f := &Flow{l: l, dst: dst, limit: firstCredit(dst)}
+	f.tracing.Store(l.d.unfollowed(dst))
 	l.flows[dst] = f
 	return f
 }
@@ -127,7 +130,7 @@ func (f *Flow) Dead() bool {
 //	ErrClosed         this context has been closed
 //	cause of ctx      ctx has ended while Send waited
 func (f *Flow) Send(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
-	return f.sendFor(ctx, src, tag, b, purpose{})
+	return f.sendFor(ctx, src, tag, b, f.traced(ctx, purpose{}))
 }
 
 // sendFor is Send for a message that is no request.
@@ -145,22 +148,22 @@ func (f *Flow) sendFor(ctx context.Context, src uint32, tag uint64, b *buffers.B
 // SendBytes sends a copy of p, as [Flow.Send] does. If p is small, SendBytes makes the copy
 // directly behind the frame's header.
 func (f *Flow) SendBytes(ctx context.Context, src uint32, tag uint64, p []byte) error {
-	return f.sendBytesFor(ctx, src, tag, p, purpose{})
+	return f.sendBytesFor(ctx, src, tag, p, f.traced(ctx, purpose{}))
 }
 
 // SendAndForget sends a copy of p, as [Flow.SendBytes] does. If the message is not delivered, it is
 // neither counted nor reported. Flush and Close do not wait for it.
 func (f *Flow) SendAndForget(ctx context.Context, src uint32, tag uint64, p []byte) error {
-	return f.sendBytesFor(ctx, src, tag, p, purpose{isForgotten: true})
+	return f.sendBytesFor(ctx, src, tag, p, f.traced(ctx, purpose{isForgotten: true}))
 }
 
 // sendBytesFor is SendBytes for a message that is no request.
 func (f *Flow) sendBytesFor(ctx context.Context, src uint32, tag uint64, p []byte, why purpose) error {
 	if f.mb != nil {
-		if f.queue.add(src, tag, p, nil, why.isForgotten) {
+		if why.trace == nil && f.queue.add(src, tag, p, nil, why.isForgotten) {
 			return nil
 		}
-	} else if len(p) <= session.Inline {
+	} else if len(p) <= session.Inline && why.trace == nil {
 		copied, err := f.accept(ctx, src, tag, p, nil, why)
 		if copied || err != nil {
 			return err
@@ -222,6 +225,9 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
 	h.Flags = why.flags()
+	if why.trace != nil && !queues {
+		l.putTraceLocked(f.dst, src, why.trace.encode())
+	}
 	if call != 0 {
 		copied = !queues && l.copyCallLocked(&h, p, call)
 	} else {
@@ -240,7 +246,9 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 			b.BeginSend()
 		}
 		if m := (subsys.Frame{Header: h, Data: p, Buf: b}); queues {
-			l.s.Queue(&f.line, &m, call)
+			if l.s.Queue(&f.line, &m, call); why.trace != nil {
+				f.line.SetTrace(why.trace.encode()[:])
+			}
 		} else {
 			if call != 0 {
 				l.putLocked(wire.TypeCall, f.dst, src, call)

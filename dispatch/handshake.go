@@ -281,7 +281,7 @@ func (ep *endpoint) onChallenge(c subsys.Conn, b []byte) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: the link has another connection", ErrRefused)
 	}
-	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Past: l.d.formerOf(l.key)}
+	ep.mine = wire.Attach{Session: l.life.ID(), Known: l.life.PeerID(), Gen: l.life.Propose(), Have: l.s.Expected(), IsMove: l.conn != nil, Features: wire.FeatureTraces, Past: l.d.formerOf(l.key)}
 	l.mu.Unlock()
 	part := ep.mine.Append(nil)
 	ep.mine.MAC = ep.said.MAC(ep.said.Keys[0], wire.TypeAttach, part[:wire.AttachPart])
@@ -336,7 +336,7 @@ func (ep *endpoint) onAttach(c subsys.Conn, b []byte) error {
 			}
 			return ep.refuse(c, &a, v.Why, v.Gen)
 		}
-		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected()}
+		ready := wire.Attach{Session: l.life.ID(), Known: a.Session, Gen: a.Gen, Have: l.s.Expected(), Features: wire.FeatureTraces}
 		ep.link.Store(l)
 		l.pen.Store(penWriting) // Ready goes first
 		l.binders--
@@ -436,6 +436,10 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
 	_, l.canSplit = c.(subsys.Streamer)
+	l.knowsTraces = a.Features&wire.FeatureTraces != 0
+	if !l.hasMet && !l.knowsTraces {
+		l.s.HideTraces()
+	}
 	l.hasMet = true
 	l.since, l.outage = time.Now(), outage{}
 	l.watchLocked()

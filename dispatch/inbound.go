@@ -46,6 +46,7 @@ type inbound struct {
 	accountsClosed bool // the mailboxes know that the link ends
 	parts          []part
 	nextCall       nextCall
+	nextTrace      nextTrace
 	assembled      [1]subsys.Frame // a message that has its last piece
 	unacked        int             // bytes that have come since the last acknowledgement
 	firstUnacked   uint32          // the first frame that is not acknowledged yet
@@ -199,10 +200,11 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 		if err != nil {
 			return i + 1, err
 		}
+		t := l.takeTraceOf(f)
 		j := i + 1
 		bytes := len(f.Data)
 		whole := bytes == int(f.Len) // otherwise the payload was skipped
-		for call == 0 && j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst && fs[j].Flags&wire.FlagCall == 0 {
+		for call == 0 && t == nil && j < len(fs) && fs[j].Type == wire.TypeData && fs[j].Dst == f.Dst && fs[j].Flags&wire.FlagCall == 0 {
 			bytes += len(fs[j].Data)
 			j++
 		}
@@ -213,7 +215,7 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 		err = ErrGone
 		switch {
 		case in.mb != nil && whole:
-			err = in.mb.deliver(in, fs[i:j], bytes, call)
+			err = in.mb.deliver(in, fs[i:j], bytes, call, t)
 		case in.mb != nil && l.d.neverHolds(int(f.Len)): // j is i+1: a payload that is skipped comes alone
 			l.dropMessage(in, f.Src, f.Tag, int(f.Len), purposeOf(call, f.Flags))
 			err = nil
@@ -274,6 +276,10 @@ func (l *link) control(f *subsys.Frame) error {
 		return l.onNoReply(f)
 	case wire.TypeTooLarge:
 		return l.onTooLarge(f)
+	case wire.TypeTrace:
+		l.nextTrace = nextTrace{f.Dst, f.Src, parseTrace(f.Data)}
+	case wire.TypeFollow:
+		return l.onFollow(f)
 	case wire.TypeBye:
 		l.endLink(fmt.Errorf("%w: its context %v has ended", ErrGone, l.peer))
 	}

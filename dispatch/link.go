@@ -68,6 +68,7 @@ type link struct {
 	flows       map[uint32]*Flow
 	goneDst     map[uint32]error    // the latest resources of the peer that are gone
 	endings     map[uint32]*endings // by resource of the peer; see OnEnd
+	knowsTraces bool                // the peer has FeatureTraces
 	hasMet      bool                // there has been a connection, in this session or an earlier one
 	contextEnds []*contextEnd       // ends of the peer's resources that are reported once this link has ended
 	goneQueue   goneQueue

@@ -101,7 +101,7 @@ func sendSomehow(ctx context.Context, f *Flow, tag uint64, p []byte) error {
 	copy(b.Bytes(), p)
 	err = ErrFull
 	if rand.IntN(4) == 0 {
-		err = f.TrySend(1, tag, b)
+		err = f.TrySend(context.Background(), 1, tag, b)
 	}
 	if errors.Is(err, ErrFull) {
 		err = f.Send(ctx, 1, tag, b)

@@ -42,9 +42,10 @@ type Mailbox struct {
 	arrivals
 	open openRun
 
-	mu     lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
-	closed bool
-	losses losses // lost messages of the resource; has a lock of its own
+	mu       lock.Mutex[levelMailbox] // guards the following fields, unless they say otherwise
+	closed   bool
+	losses   losses    // lost messages of the resource; has a lock of its own
+	follower *follower // keeps the messages that are followed; nil: none are
 
 	// The stored messages, in the order in which they came.
 	messages     list.List[Message]
@@ -107,8 +108,8 @@ func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
 
 // deliver stores or hands over data frames of one inflow, with payloads of size bytes together. It
 // takes all of them or none. If call is not 0, fs is one frame: the request of the call with that
-// number.
-func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) error {
+// number. If t is not nil, fs is one frame, ahead of which t has come.
+func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64, t *trace) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -145,7 +146,12 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64) 
 			m.storeRunLocked(r, 0, n)
 		default:
 			n = 1
-			m.putLocked(m.messageOf(in, &fs[0], call))
+			msg := m.messageOf(in, &fs[0], call)
+			if t != nil {
+				msg.trace = t
+				m.arriveLocked(msg)
+			}
+			m.putLocked(msg)
 		}
 		fs = fs[n:]
 	}
@@ -319,6 +325,9 @@ func (m *Mailbox) Close() {
 		m.originTimer.Stop()
 	}
 	m.stuck.end()
+	if m.follower != nil {
+		m.follower.timer.Stop()
+	}
 	m.closed = true
 	m.endSpinLocked()
 	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue

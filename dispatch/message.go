@@ -29,6 +29,7 @@ type Message struct {
 	read   uint32              // bytes of data that Read has returned
 	isHeld bool                // received, and counted in Dispatcher.held
 	isSent bool                // the payload is in a buffer that a sender of this process may hold too
+	trace  *trace              // what came ahead of the message; nil: nothing
 	slot   *slot               // the places of the message in the chains of the mailbox; nil: none
 	gone   error               // why the origin has ended, of which the message tells; nil: it is another message
 	// isForgotten says that the message was sent by SendAndForget.
@@ -123,6 +124,9 @@ func (m *Message) Buffer() *buffers.Buffer {
 func (m *Message) Release() {
 	if m.call != 0 {
 		m.endRequest()
+	}
+	if m.trace != nil {
+		m.trace.reach(Released)
 	}
 	buf, d, r, isHeld := m.buf, m.d, m.run, m.isHeld
 	*m = Message{}

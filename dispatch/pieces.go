@@ -33,6 +33,9 @@ const feedBytes = 1 << 20
 func (l *link) feedLinesLocked() {
 	for l.s.IsFeedable() && l.s.Unsent() < feedBytes {
 		ln := l.s.Upcoming(l.canSplit)
+		if p, src := ln.Trace(); p != nil {
+			l.putTraceLocked(ln.Dst(), src, (*[traceLen]byte)(p))
+		}
 		if number, src := ln.Call(); number != 0 {
 			l.putLocked(wire.TypeCall, ln.Dst(), src, number)
 		}
@@ -115,7 +118,8 @@ func (l *link) onBegin(f *subsys.Frame) error {
 	if err != nil {
 		return err
 	}
-	p := purpose{call: call, isForgotten: f.Flags&wire.FlagForget != 0}
+	p := purposeOf(call, f.Flags)
+	p.trace = l.takeTraceOf(f)
 	total := binary.LittleEndian.Uint32(f.Data)
 	if total == 0 || total > MaxMessage {
 		return fmt.Errorf("%w: a message of %d bytes in pieces", ErrProtocol, total)
@@ -256,6 +260,7 @@ func (l *link) onPiece(f *subsys.Frame) error {
 	g.Len, g.Type, g.Tag, g.Src, g.Dst = uint32(whole.total), wire.TypeData, whole.tag, whole.src, whole.dst
 	g.Data, g.Buf, g.Spare = b.Bytes(), b, true
 	g.Flags = whole.purpose.flags()
+	l.nextTrace = nextTrace{whole.dst, whole.src, whole.purpose.trace}
 	if call := whole.purpose.call; call != 0 {
 		l.nextCall = nextCall{whole.dst, whole.src, call}
 	}

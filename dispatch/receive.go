@@ -202,6 +202,9 @@ func (m *Mailbox) finishHandOut(msg *Message, grantee *inflow, grant uint64) *Me
 	if msg.d != nil { // the message is in no batch
 		msg.isHeld = true
 		msg.d.progress.Hold(1)
+		if msg.trace != nil {
+			msg.trace.reach(Received)
+		}
 	}
 	if grant != 0 {
 		grantee.from.credit(m, grantee)

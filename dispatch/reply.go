@@ -102,6 +102,9 @@ func (m *Mailbox) reply(ctx context.Context, msg *Message, p []byte, b *buffers.
 		return err
 	}
 	msg.state.Store(replied)
+	if msg.trace != nil {
+		msg.trace.reach(Replied)
+	}
 	return nil
 }
 

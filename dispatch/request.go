@@ -24,7 +24,7 @@ func (m *Mailbox) Request(ctx context.Context, f *Flow, tag uint64, b *buffers.B
 	if err != nil {
 		return Pending{}, err
 	}
-	if err = f.sendRequest(ctx, m.serial, tag, b, p.number); err != nil {
+	if err = f.sendRequest(ctx, m.serial, tag, b, f.traced(ctx, purpose{call: p.number})); err != nil {
 		p.abandon()
 		return Pending{}, err
 	}
@@ -51,13 +51,14 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 		return Pending{}, err
 	}
 	copied := false
-	if f.mb == nil && len(data) <= session.Inline {
-		copied, err = f.accept(ctx, m.serial, tag, data, nil, purpose{call: p.number})
+	why := f.traced(ctx, purpose{call: p.number})
+	if f.mb == nil && len(data) <= session.Inline && why.trace == nil {
+		copied, err = f.accept(ctx, m.serial, tag, data, nil, why)
 	}
 	if !copied && err == nil {
 		var b *buffers.Buffer
 		if b, err = m.d.copyToBuffer(ctx, data); err == nil {
-			err = f.sendRequest(ctx, m.serial, tag, b, p.number)
+			err = f.sendRequest(ctx, m.serial, tag, b, why)
 			b.Release()
 		}
 	}
@@ -70,11 +71,11 @@ func (m *Mailbox) requestBytes(ctx context.Context, f *Flow, tag uint64, data []
 
 // sendRequest is Send for the request of a call. It leaves b to the caller: the library takes a
 // reference of its own.
-func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, number uint64) error {
+func (f *Flow) sendRequest(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer, why purpose) error {
 	if f.mb != nil {
-		return f.deliver(ctx, src, tag, b, purpose{call: number})
+		return f.deliver(ctx, src, tag, b, why)
 	}
-	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, purpose{call: number})
+	copied, err := f.accept(ctx, src, tag, b.Bytes(), b, why)
 	if copied && b.Refs() > 1 {
 		b.SetDelivered()
 	}

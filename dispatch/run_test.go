@@ -170,7 +170,7 @@ func together(t *testing.T, mb *Mailbox, size int, payloads ...string) {
 		fs = append(fs, subsys.Frame{Header: subsys.Header{Len: uint32(n), Src: 1, Tag: uint64(i)}, Data: block.Bytes()[at : at+n], Buf: block})
 		at += n
 	}
-	if err := mb.deliver(in, fs, at, 0); err != nil {
+	if err := mb.deliver(in, fs, at, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -108,7 +108,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		from = have
 	}
 	n := newLink(l.d, l.key)
-	n.addrs, n.hasMet = l.addrs, l.hasMet
+	n.addrs, n.hasMet, n.knowsTraces = l.addrs, l.hasMet, l.knowsTraces
 	s := &succession{next: n, moved: map[uint64]*Flow{}}
 	var flows []*Flow
 	withdraw := func(call uint64) { // its caller has given it up

@@ -77,7 +77,7 @@ func TestNeverHeld(t *testing.T) {
 		large := buf(t, a, string(make([]byte, n)))
 		defer large.Release()
 		eventually.True(t, "TrySend fails", func() bool {
-			err := f.TrySend(1, 2, large)
+			err := f.TrySend(context.Background(), 1, 2, large)
 			if err != nil && !errors.Is(err, ErrFull) && !errors.Is(err, ErrTooLarge) {
 				t.Fatal(err)
 			}

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -61,17 +62,18 @@ func (w *tryCredit) expireOrRenewLocked(d *Dispatcher) bool {
 	return !w.isSet
 }
 
-// TrySend sends as [Flow.Send] does, but does not wait. If the resource has no credit left for this
-// context, or messages wait for credit, it fails with the error ErrFull itself, and b stays the
-// caller's. Then it asks the resource for the credit that this message needs. The credit is kept
-// for a second after it has come.
-func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
+// TrySend sends as [Flow.Send] does, but does not wait: ctx has only what Config.Trace looks for.
+// If the resource has no credit left for this context, or messages wait for credit, it fails with
+// the error ErrFull itself, and b stays the caller's. Then it asks the resource for the credit that
+// this message needs. The credit is kept for a second after it has come.
+func (f *Flow) TrySend(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
 	if b.Len() > MaxMessage {
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, b.Len(), MaxMessage)
 	}
 	if f.mb != nil {
-		return f.tryDirect(src, tag, b)
+		return f.tryDirect(ctx, src, tag, b)
 	}
+	why := f.traced(ctx, purpose{})
 	l := f.l
 	l.mu.Lock()
 	c := max(charge(b.Len()), f.unit)
@@ -98,7 +100,7 @@ func (f *Flow) TrySend(src uint32, tag uint64, b *buffers.Buffer) error {
 		return ErrFull
 	}
 	f.sent += c
-	if f.enqueueLocked(src, tag, b.Bytes(), b, purpose{}) {
+	if f.enqueueLocked(src, tag, b.Bytes(), b, why) {
 		b.EndCopied()
 	}
 	return nil
@@ -130,8 +132,9 @@ func (f *Flow) dropTryCredit() {
 }
 
 // tryDirect is TrySend within the process.
-func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
-	if f.queue.add(src, tag, b.Bytes(), b, false) {
+func (f *Flow) tryDirect(ctx context.Context, src uint32, tag uint64, b *buffers.Buffer) error {
+	why := f.traced(ctx, purpose{})
+	if why.trace == nil && f.queue.add(src, tag, b.Bytes(), b, false) {
 		return nil
 	}
 	m, in := f.mb, f.in
@@ -150,6 +153,7 @@ func (f *Flow) tryDirect(src uint32, tag uint64, b *buffers.Buffer) error {
 	}
 	msg := m.d.message()
 	msg.data, msg.buf, msg.from, msg.tag, msg.in = b.Bytes(), b, d.self.WithSerial(src), tag, in
+	msg.trace = why.trace
 	m.takeInLocked(msg, f.passage)
 	f.queue.openLocked()
 	return nil

@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -19,7 +20,7 @@ func (f *Flow) tries(t *testing.T, tag uint64, n int) error {
 	t.Helper()
 	b, err := f.dispatcher().cfg.Pool.Get(n)
 	try.OK(t, err)
-	if err = f.TrySend(1, tag, b); err != nil {
+	if err = f.TrySend(context.Background(), 1, tag, b); err != nil {
 		if b.State() != buffers.Owned || b.Refs() != 1 {
 			t.Fatalf("a refused buffer is %v, with %d references", b.State(), b.Refs())
 		}
@@ -171,7 +172,7 @@ func TestTrySendAllocs(t *testing.T) {
 		p := try.Get(a.Buffer(60_000))(t)
 		defer p.Release()
 		if n := testing.AllocsPerRun(1000, func() {
-			if err := f.TrySend(1, 1, p); err != ErrFull {
+			if err := f.TrySend(context.Background(), 1, 1, p); err != ErrFull {
 				t.Fatal(err)
 			}
 		}); n >= 1 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/os/clock"
 )
 
 // A request is one call at the server. The receiving goroutine begins it. Then it belongs to the
@@ -155,8 +156,8 @@ func (r *request) isLimited() bool { return r.h.number != 0 || r.h.left != 0 }
 // clock is another one, only the time in the mailbox is known.
 func (r *request) age() time.Duration {
 	age := r.m.Waited()
-	if c := ownClock(); r.h.flags&flagClock != 0 && r.h.clock == c.id {
-		age = max(age, time.Duration(c.now()-r.h.made))
+	if c := clock.Own(); r.h.flags&flagClock != 0 && r.h.clock == c.ID {
+		age = max(age, time.Duration(c.Now()-r.h.made))
 	}
 	return age
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/rocl-go/rocl/bulk"
+	"github.com/rocl-go/rocl/internal/os/clock"
 )
 
 // Protocol: Remote procedure calls
@@ -117,9 +118,9 @@ func (h *requestHeader) size() int {
 
 // stamp notes the time at which the request is made, if the system has a clock for it.
 func (h *requestHeader) stamp() {
-	if c := ownClock(); c.id != 0 {
+	if c := clock.Own(); c.ID != 0 {
 		h.flags |= flagClock
-		h.clock, h.made = c.id, c.now()
+		h.clock, h.made = c.ID, c.Now()
 	}
 }
 

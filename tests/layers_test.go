@@ -19,7 +19,7 @@ const module = "github.com/rocl-go/rocl"
 // layers gives the height of each package: a package may import only lower ones. Transports have
 // the same height and do not know each other.
 var layers = map[string]int{
-	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/flowfile": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
+	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/clock": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/flowfile": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1, "internal/loglevel": -1,
 	"directory/internal/index": 1,
 	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/testkit/sshd": 0, "internal/histogram": 0, "internal/testkit/try": -2,
@@ -45,6 +45,7 @@ var layers = map[string]int{
 	"work":                      9,
 	"group":                     9,
 	"rpc/otelrpc":               11,
+	"otelrocl":                  10,
 	"rpc/promrpc":               11,
 	"promrocl":                  9,
 	"codec/protobuf":            1,
@@ -61,7 +62,7 @@ var layers = map[string]int{
 var publicOnly = map[string][]string{
 	"pool":     {},
 	"tpvm":     {"", "codec", "directory/cluster", "internal/programs", "tpvm"}, // programs imports nothing of the module
-	"rpc":      {"", "bulk", "codec", "pool", "rpc"},
+	"rpc":      {"", "bulk", "codec", "internal/os/clock", "pool", "rpc"},       // clock imports nothing of the module
 	"bulk":     {"", "codec"},
 	"election": {""},
 	"promrocl": {""},
@@ -110,6 +111,7 @@ var thirdParty = map[string][]string{
 	"rpc/promrpc":       {"github.com/prometheus/client_golang"},
 	"promrocl":          {"github.com/prometheus/client_golang"},
 	"dataflow/promflow": {"github.com/prometheus/client_golang"},
+	"otelrocl":          {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 	"rpc/otelrpc":       {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 	"dataflow/otelflow": {"go.opentelemetry.io/otel", "go.opentelemetry.io/otel/trace"},
 
@@ -124,6 +126,7 @@ var thirdParty = map[string][]string{
 	"subsys/tcp":    {"golang.org/x/sys"},
 	"subsys/shm":    {"golang.org/x/sys"},
 
+	"internal/os/clock":     {"golang.org/x/sys"},
 	"internal/os/futex":     {"golang.org/x/sys"},
 	"internal/testkit/nice": {"golang.org/x/sys"},
 	"internal/os/memfd":     {"golang.org/x/sys"},

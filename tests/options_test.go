@@ -47,6 +47,7 @@ type zeroUse func(t *testing.T) error
 var zeroUses = map[string][]zeroUse{
 	"buffers.WithLimit": {usePool(buffers.WithLimit(0)), usePool(buffers.WithLimit(-1)), usePool(nil)},
 
+	"bulk.OnTransfer":  {useBulk(bulk.OnTransfer(nil))},
 	"bulk.WithLogger":  {useBulk(bulk.WithLogger(nil))},
 	"bulk.PieceSize":   {useBulk(bulk.PieceSize(0)), useBulk(bulk.PieceSize(-1))},
 	"bulk.Depth":       {useBulk(bulk.Depth(0)), useBulk(bulk.Depth(-1))},
@@ -97,6 +98,7 @@ var zeroUses = map[string][]zeroUse{
 	"rocl.WithMember":       {useContext(lib.WithMember(nil))},
 	"rocl.WithCertificates": {useContext(lib.WithCertificates("", "", ""))},
 	"rocl.WithLogger":       {useContext(lib.WithLogger(nil))},
+	"rocl.WithTrace":        {useContext(lib.WithTrace(nil))},
 	"rocl.WithUndelivered":  {useContext(lib.WithUndelivered(nil)), useContext(nil)},
 	"rocl.MailboxLimit":     {useRegister(lib.MailboxLimit(0)), useRegister(lib.MailboxLimit(-1))},
 	"rocl.MailboxMessages":  {useRegister(lib.MailboxMessages(0)), useRegister(lib.MailboxMessages(-1))},

@@ -228,6 +228,15 @@ func (m *Message) Tag() int {
 	return int(m.m.Tag() & tagMask)
 }
 
+// Trace returns the trace in which the message was sent, if the sender's task traces:
+// rocl.WithTrace is among the options of its context.
+func (m *Message) Trace() rocl.Trace {
+	if m.m == nil {
+		return rocl.Trace{}
+	}
+	return m.m.Trace()
+}
+
 // Len returns how many bytes the packed values take.
 func (m *Message) Len() int { return m.len }
 

@@ -31,7 +31,8 @@ type Line struct {
 // queued is a message in a line.
 type queued struct {
 	subsys.Frame
-	call uint64 // the number of the call that the message is the request of; 0: none
+	call  uint64 // the number of the call that the message is the request of; 0: none
+	trace []byte // the payload of the Trace frame that goes ahead; nil: none
 }
 
 // IsWaiting reports whether the line has messages.
@@ -78,13 +79,26 @@ func (s *Session) Queue(ln *Line, f *subsys.Frame, call uint64) {
 		clear(ln.msgs[n:])
 		ln.msgs, ln.first = ln.msgs[:n], 0
 	}
-	ln.msgs = append(ln.msgs, queued{*f, call})
+	ln.msgs = append(ln.msgs, queued{Frame: *f, call: call})
 	ln.put++
 	s.queued++
 	if f.Flags&wire.FlagForget == 0 {
 		s.lines.needed++
 	}
 	s.backlog += len(f.Data)
+}
+
+// SetTrace sets the payload of the Trace frame that goes ahead of the message that was queued last.
+func (ln *Line) SetTrace(p []byte) { ln.msgs[len(ln.msgs)-1].trace = p }
+
+// Trace returns the payload of the Trace frame that goes ahead of what is numbered next, and the
+// source of that message. It returns nil if there is none, or if the message has begun.
+func (ln *Line) Trace() (p []byte, src uint32) {
+	if ln.numbered > 0 {
+		return nil, 0
+	}
+	m := &ln.msgs[ln.first]
+	return m.trace, m.Src
 }
 
 // HasQueued reports whether a line has messages.

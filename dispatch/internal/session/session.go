@@ -436,7 +436,7 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 		if f.Type == wire.TypeAck {
 			continue
 		}
-		if f.Type < wire.TypeData || f.Type > wire.TypeCancel {
+		if f.Type < wire.TypeData || f.Type > wire.TypeFollow {
 			return 0, got, fmt.Errorf("%w: frame type %d", wire.ErrProtocol, f.Type)
 		}
 		got.Wire += subsys.HeaderLen
@@ -652,6 +652,30 @@ func (s *Session) divideBatch(e *entry, isKept func(uint32) bool, lost func(*sub
 	e.Buf.Release()
 	e.Type, e.Data, e.Buf = wire.TypeNeed, nil, nil
 }
+
+// HideTraces makes the Trace frames, which the peer does not know, frames that say nothing to it.
+// No frame may have been sent.
+func (s *Session) HideTraces() {
+	hide := func(h *subsys.Header) { h.Type, h.Flags, h.Dst, h.Src = wire.TypeGone, 0, noResource, 0 }
+	for i := s.first; i != s.end; i++ {
+		e := s.at(i)
+		if e.Type == wire.TypeTrace {
+			hide(&e.Header)
+		}
+		for off := 0; e.Type == subsys.TypeBatch && off < len(e.Data); {
+			var h subsys.Header
+			_ = h.Parse(e.Data[off:]) // encoded here, so it is valid
+			if h.Type == wire.TypeTrace {
+				hide(&h)
+				h.Put(e.Data[off:])
+			}
+			off += subsys.HeaderLen + int(h.Len)
+		}
+	}
+}
+
+// noResource is a serial that no resource ever has: the last with both bits of serials.
+const noResource = 1<<32 - 1
 
 // Drain empties the session, and yields what was not acknowledged. For a message in pieces, it
 // yields the header that the message would have in one piece. No connection may hold any frame.

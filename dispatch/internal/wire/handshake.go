@@ -22,8 +22,8 @@ import (
 // cluster's name u64, nonce 16 bytes, lane |
 // | 2 Challenge, acceptor | its identifier, nonce 16, a MAC of 32 bytes under each of its keys, 1
 // to 8 |
-// | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (0), 0 u16,
-// past 16 bytes, MAC |
+// | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (bit 0: traces), 0
+// u16, past 16 bytes, MAC |
 // | 4 Ready, acceptor | as Attach |
 // | 5 Refuse, in place of Ready | why u32, 0 u32, gen u64, past 16 bytes |
 //
@@ -133,10 +133,13 @@ type Attach struct {
 	Gen      uint64 // the number of the connection
 	Have     uint32 // the frame that the sender expects next
 	IsMove   bool   // the sender has a working connection, over a route that is worse for it
-	Features uint8  // features that the sender understands; none has a name yet
+	Features uint8  // features that the sender understands, such as FeatureTraces
 	Past     Past   // how far the peer had come in the session that the sender has given up last
 	MAC      [macLen]byte
 }
+
+// FeatureTraces is the feature that a context understands frames of TypeTrace and TypeFollow.
+const FeatureTraces = 1
 
 // A Past says how far the frames of the peer had come when the sender gave up a session. The peer
 // may not know yet that the session is over.

@@ -24,7 +24,9 @@ func frame(h subsys.Header, payload []byte) []byte {
 // The frames must stay. Their fields are the header, except the length.
 func TestVectorsFrames(t *testing.T) {
 	le := binary.LittleEndian
-	message := le.AppendUint32(le.AppendUint64(nil, 1), 5) // its tag and length
+	message := le.AppendUint32(le.AppendUint64(nil, 1), 5)                           // its tag and length
+	trace := le.AppendUint64(le.AppendUint64(le.AppendUint64(nil, 5), 1_000), 1_500) // clock, and times
+	trace = append(append(append(trace, bytes.Repeat([]byte{0xaa}, 16)...), bytes.Repeat([]byte{0xbb}, 8)...), 1)
 	var all []vectors.Vector
 	for _, f := range []struct {
 		name    string
@@ -47,6 +49,8 @@ func TestVectorsFrames(t *testing.T) {
 		{"NoReply", subsys.Header{Type: TypeNoReply, Tag: 5, Src: 7, Dst: 9}, []byte{WhyGone}},
 		{"TooLarge", subsys.Header{Type: TypeTooLarge, Tag: 1, Src: 7, Dst: 9}, le.AppendUint64(le.AppendUint32(nil, 5), 65605)},
 		{"Cancel", subsys.Header{Type: TypeCancel, Tag: 5, Src: 7, Dst: 9}, []byte{WhyDeadline}},
+		{"Trace", subsys.Header{Type: TypeTrace, Flags: FlagForget, Src: 7, Dst: 9}, trace},
+		{"Follow", subsys.Header{Type: TypeFollow, Tag: 10_000_000_000, Dst: 9}, le.AppendUint32(nil, 100)},
 		{"Ack", subsys.Header{Type: TypeAck, Ack: 2}, nil},
 	} {
 		all = append(all, vectors.Of(f.name, frame(f.h, f.payload), map[string]any{

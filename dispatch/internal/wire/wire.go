@@ -77,6 +77,8 @@ const (
 // | 25 | TooLarge | dst's context never has memory for the message of src with tag. Payload: its
 // length u32; with a Need's limit u64, it answers that Need |
 // | 26 | Cancel | src gives up call tag to dst. Payload u8: 1 cancelled, 2 its deadline is over |
+// | 27 | Trace | goes ahead of a message of src to dst, see [traces](#traces) |
+// | 28 | Follow | of which messages to dst the sender is to tell times, see [traces](#traces) |
 // | 32 | Ack | only ack |
 //
 // Fields that are not named are 0. Flags: bit 0 marks Data or Begin as a request, bit 1 Data, Begin
@@ -104,6 +106,8 @@ const (
 	TypeNoReply              // dst, src; tag: the number of a call that ends without a reply; payload: why, one byte
 	TypeTooLarge             // dst, src, tag of a message that the memory of dst's context never holds; payload: its size, and the limit of its Need
 	TypeCancel               // dst, src; tag: the number of a call that its caller has given up; payload: why, one byte
+	TypeTrace                // dst, src of the message that follows; payload: its trace; only with FeatureTraces
+	TypeFollow               // dst; tag: for how long the receiver wants the times of messages; payload: of one of how many; only with FeatureTraces
 )
 
 // FlagCall marks Data and Begin frames of a request. Such a frame comes directly behind its

@@ -125,6 +125,10 @@ func (r others) Find(context.Context, *resource.List) (resource.Record, error) {
 	return resource.Record{}, directory.ErrPartial
 }
 
+func (r others) Summary(context.Context, resource.NodeID) ([]byte, error) {
+	return nil, directory.ErrPartial
+}
+
 func (r others) Lookup(context.Context, resource.GID, *resource.List) (resource.Record, error) {
 	return resource.Record{}, directory.ErrPartial
 }

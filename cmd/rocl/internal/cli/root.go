@@ -90,7 +90,7 @@ func Root() *cobra.Command {
 		return checkTimeout(cmd)
 	}
 	root.SetFlagErrorFunc(usage.FlagError)
-	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand(), webCommand(), doctorCommand(), debugCommand(), logCommand())
+	root.AddCommand(registerCommand(), findCommand(), watchCommand(), recvCommand(), sendCommand(), callCommand(), serveCommand(), servicesCommand(), nodesCommand(), routesCommand(), waitsCommand(), searchTraceCommand(), webCommand(), doctorCommand(), debugCommand(), logCommand(), traceCommand())
 	root.SetHelpCommand(helpCommand())
 	refuseOtherShells(root)
 	return root
