@@ -23,7 +23,7 @@ import (
 //
 // Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
 // with that tag: its routes, JSON as of `rocl routes --json`. The tag 0x5354415453000001 asks for
-// what the context has and who waits in it: JSON with a `version`, of at most as many bytes as the
+// what the context has and what waits in it: JSON with a `version`, of at most as many bytes as the
 // payload u32 says, from 4 KiB to 1 MiB. Other messages are refused with Gone.
 
 // A context answers questions about itself. Contexts of its own node send them to the resource that
