@@ -109,7 +109,7 @@ func (r *Resource) handlers() (all []HandlerSnapshot) {
 	return all
 }
 
-// Snapshot returns what the context has now, and who waits in it. It takes locks for moments only:
+// Snapshot returns what the context has now, and what waits in it. It takes locks for moments only:
 // messages go on meanwhile. It is meant to be called some times a second at most.
 func (c *Context) Snapshot() Snapshot {
 	d := c.disp.Snapshot()

@@ -39,7 +39,7 @@ const (
 	askMost     = 64 << 10    // bytes of the answer of a context
 	askedAtOnce = 64          // nodes that are asked at the same time
 	entriesMost = 4096        // entries of each list that all contexts of a summary have together
-	summaryMost = 4 << 20     // bytes of a summary that is not compressed
+	summaryMost = 1 << 20     // bytes of a summary that is not compressed
 )
 
 // Summarize asks contexts of this context's node what goes on in them, all at the same time, and
@@ -83,26 +83,30 @@ func (s *NodeSummary) encode() ([]byte, error) {
 		return cmp.Or(slices.Compare(y[:], x[:]), a.Context.Compare(b.Context))
 	})
 	slices.SortFunc(s.Silent, GID.Compare)
-	for most := max(entriesMost/max(len(s.Contexts), 1), 1); ; most /= 2 {
+	for most := max(entriesMost/max(len(s.Contexts), 1), 1); ; {
 		for i := range s.Contexts {
 			s.Contexts[i].keep(func(int) int { return most })
-		}
-		if most == 0 {
-			s.Contexts = shorten(s.Cut, "contexts", s.Contexts, len(s.Contexts)/2)
-			s.Silent = shorten(s.Cut, "silent", s.Silent, len(s.Silent)/2)
 		}
 		plain, err := json.Marshal(s)
 		if err != nil {
 			return nil, err
 		}
-		if len(plain) > summaryMost {
-			continue
+		part := summaryMost / float64(len(plain)) // of the entries that may stay
+		if part >= 1 {
+			var b bytes.Buffer
+			z := gzip.NewWriter(&b)
+			_, err = z.Write(plain)
+			if err = errors.Join(err, z.Close()); err != nil || b.Len() <= directory.MaxSummary {
+				return b.Bytes(), err
+			}
+			part = directory.MaxSummary / float64(b.Len())
 		}
-		var b bytes.Buffer
-		z := gzip.NewWriter(&b)
-		_, err = z.Write(plain)
-		if err = errors.Join(err, z.Close()); err != nil || b.Len() <= directory.MaxSummary {
-			return b.Bytes(), err
+		less := func(n int) int { return int(0.9 * part * float64(n)) }
+		if most > 1 {
+			most = max(less(most), 1)
+		} else {
+			s.Contexts = shorten(s.Cut, "contexts", s.Contexts, less(len(s.Contexts)))
+			s.Silent = shorten(s.Cut, "silent", s.Silent, less(len(s.Silent)))
 		}
 	}
 }

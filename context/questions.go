@@ -24,7 +24,7 @@ import (
 //
 // Serial 0 answers a message of another context of the node with the tag 0x524f555445530001 by one
 // with that tag: its routes, JSON as of `rocl routes --json`. The tag 0x5354415453000001 asks for
-// what the context has and who waits in it: JSON with a `version`, of at most as many bytes as the
+// what the context has and what waits in it: JSON with a `version`, of at most as many bytes as the
 // payload u32 says, from 4 KiB to 1 MiB. The tag 0x464f4c4c4f570001 makes it follow one of n
 // messages to a resource for a time, and asks for those that were followed last, in JSON. Its
 // payload: the serial of the resource u32, n u32, nanoseconds u64, at most 600 s, or 0 to change

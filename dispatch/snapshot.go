@@ -20,7 +20,7 @@ const (
 	chunk       = 4096 // calls that are looked at while the lock is held once
 )
 
-// A Snapshot is what the message half of a context has, and who waits in it, at one moment. The
+// A Snapshot is what the message half of a context has, and what waits in it, at one moment. The
 // parts are taken one after another, each under the lock of one mailbox or link.
 type Snapshot struct {
 	Mailboxes []MailboxSnapshot // the most interesting first: those that senders wait for, then by waiting messages
@@ -30,7 +30,7 @@ type Snapshot struct {
 	Cut       map[string]int    // how many entries of "resources", "receivers", "senders", "sends", "calls" and "links" were left out
 }
 
-// A MailboxSnapshot is what a mailbox has at one moment, and who waits for it. Times are not among
+// A MailboxSnapshot is what a mailbox has at one moment, and what waits for it. Times are not among
 // it: the path of a message reads no clock. Two snapshots tell what stands still.
 type MailboxSnapshot struct {
 	Resource resource.GID       `json:"resource"`

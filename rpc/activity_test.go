@@ -32,7 +32,7 @@ func TestHandlersInSnapshots(t *testing.T) {
 		try.Equal(t, handlers(), rocl.HandlerSnapshot{Name: "hold"})
 		running := rpc.Go[int, int](t.Context(), c, s.ID(), "hold", 1)
 		<-began
-		time.Sleep(3 * time.Second)
+		time.Sleep(3 * time.Second) // virtual time: the age of the handler
 		later := rpc.Go[int, int](t.Context(), c, s.ID(), "hold", 2)
 		<-began
 		try.Equal(t, handlers(), rocl.HandlerSnapshot{Name: "hold", Running: 2, Oldest: 3 * time.Second})
