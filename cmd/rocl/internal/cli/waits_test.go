@@ -98,7 +98,7 @@ func TestWaits(t *testing.T) {
 	defer func() {
 		cancel()
 		for range waits {
-			try.Fails(<-ended)(t, context.Canceled)
+			try.Rejects(<-ended)(t) // canceled, or the stopped process is out of reach
 		}
 	}()
 	program := strings.NewReplacer(names...)
