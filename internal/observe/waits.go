@@ -81,7 +81,7 @@ type graph struct {
 // another wait goes on with it. The longest come first. With of, only chains in which one of these
 // resources waits, or is waited for, are returned.
 //
-// A receive counts if it selects origins. One that does not may be of a server without work.
+// A receive counts if it selects origins. A receive of any message may be of a server without work.
 func (o *Observer) Waits(least time.Duration, of ...rocl.GID) []Chain {
 	if o.view == nil {
 		return nil

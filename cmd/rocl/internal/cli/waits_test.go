@@ -21,9 +21,9 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// wait is a process with a resource name. "full" has room for 10 messages. For each message it calls
-// the resource next. With the next "7" it receives the tag 7 only, and with "" nothing. It ends with
-// its standard input.
+// wait is a process with a resource name. "full" has room for 10 messages. For each message it
+// calls the resource next. With the next "7" it receives the tag 7 only, and with "" nothing. It
+// ends with its standard input.
 func wait(sock, name, next string) {
 	ctx := context.Background()
 	c, err := rocl.Open(ctx, rocl.WithSocket(sock))
@@ -58,7 +58,8 @@ func wait(sock, name, next string) {
 }
 
 // 'rocl waits' finds a call to a stopped process, sends to a mailbox from which nobody receives
-// what waits, a call to a process that receives another tag, and two processes that call each other.
+// what waits, a call to a process that receives another tag, and two processes that call each
+// other.
 //
 // Promise (Observing): rocl waits names the process for which a call waits, if that process is
 // stopped, and the mailbox for which a send waits, if nobody receives from it.
