@@ -258,8 +258,10 @@ func (g *graph) resolve(i int) {
 		}
 	default:
 		w.end = g.missing(w.context, w.to)
-		if w.end == "" {
+		if g.resources[w.to] != nil && w.end == "" {
 			w.next = g.mailbox(w.to)
+		} else if w.end == "" { // a question to a context
+			w.end = g.process(w.to.Context()) + " has not replied to a question"
 		}
 	}
 	g.waits[i] = w
