@@ -55,7 +55,8 @@ type Call struct {
 	Age time.Duration `json:"age"` // how long it has waited, as far as was seen
 }
 
-// A ContextRow is a row about a context. The figures of a silent context are those that it told last.
+// A ContextRow is a row about a context. The figures of a silent context are those that it told
+// last.
 type ContextRow struct {
 	Whose
 	SilentSince time.Time `json:"silent_since,omitzero"` // when the first question had no answer; zero: it answers

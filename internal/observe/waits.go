@@ -81,7 +81,7 @@ type graph struct {
 // another wait goes on with it. The longest come first. With of, only chains in which one of these
 // resources waits, or is waited for, are returned.
 //
-// A receive counts if it selects origins. One that does not may be of a server without work.
+// A receive counts if it selects origins. A receive of any message may be of a server without work.
 func (o *Observer) Waits(least time.Duration, of ...rocl.GID) []Chain {
 	if o.view == nil {
 		return nil
@@ -189,7 +189,7 @@ func (o *Observer) graph(least time.Duration) *graph {
 		for i := range s.last.Resources {
 			r := &s.last.Resources[i]
 			for _, w := range r.Waits {
-				if len(w.From) > 0 {
+				if len(w.From) > 0 && !isQuestion(&w) {
 					g.waits = append(g.waits, wait{kind: Receiving, context: s, from: r.Resource, to: w.From[0], since: s.receives[w.Number]})
 				}
 			}
@@ -219,6 +219,13 @@ func (o *Observer) graph(least time.Duration) *graph {
 		g.resolve(i)
 	}
 	return g
+}
+
+// isQuestion reports whether a receive waits for the answer of a context to a question such as
+// Gather asks: that of another command.
+func isQuestion(w *dispatch.ReceiverSnapshot) bool {
+	const routes, stats = 0x524f555445530001, 0x5354415453000001 // see docs/PROTOCOL.md
+	return w.From[0] == w.From[0].Context() && len(w.Tags) == 1 && (w.Tags[0] == routes || w.Tags[0] == stats)
 }
 
 // mailbox returns the wait of the resource id, which some context has told.
@@ -251,8 +258,10 @@ func (g *graph) resolve(i int) {
 		}
 	default:
 		w.end = g.missing(w.context, w.to)
-		if w.end == "" {
+		if g.resources[w.to] != nil && w.end == "" {
 			w.next = g.mailbox(w.to)
+		} else if w.end == "" { // a question to a context
+			w.end = g.process(w.to.Context()) + " has not replied to a question"
 		}
 	}
 	g.waits[i] = w
@@ -303,9 +312,7 @@ func running(r *rocl.ResourceSnapshot) (n int) {
 // to is there as far as was told.
 func (g *graph) missing(from *contextSeen, to rocl.GID) string {
 	s := g.contexts[to.Context()]
-	switch reason := g.dialling[[2]rocl.GID{from.last.Context, to.Context()}]; {
-	case reason != "":
-		return fmt.Sprintf("no connection from %s to %s: %s", g.process(from.last.Context), g.process(to.Context()), reason)
+	switch {
 	case s == nil:
 		why, isKnown := g.unasked[to.Node()]
 		if isKnown && why == "" {
@@ -318,6 +325,8 @@ func (g *graph) missing(from *contextSeen, to rocl.GID) string {
 			text += ": " + s.last.Silent
 		}
 		return text
+	case g.dialling[[2]rocl.GID{from.last.Context, to.Context()}] != "":
+		return fmt.Sprintf("no connection from %s to %s: %s", g.process(from.last.Context), g.process(to.Context()), g.dialling[[2]rocl.GID{from.last.Context, to.Context()}])
 	case to == to.Context() || g.resources[to] != nil:
 		return ""
 	case s.last.Cut["resources"] > 0:

@@ -232,8 +232,8 @@ var waitsTests = []struct {
 `},
 }
 
-// Waits says in words what each wait waits for, and in what it ends: a process that does not answer,
-// a mailbox that is not read, a handler, a link without a connection, or a cycle.
+// Waits says in words what each wait waits for, and in what it ends: a process that does not
+// answer, a mailbox that is not read, a handler, a link without a connection, or a cycle.
 //
 // Promise (Observing): A cycle of calls, sends and receives is found across processes.
 func TestWaits(t *testing.T) {

@@ -31,10 +31,13 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// TestMain runs the tests, or the command itself if the environment says so.
+// TestMain runs the tests, or the command itself or a waiter if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("BE_ROCL") != "" {
 		os.Exit(Run(context.Background(), Root(), os.Args[1:]))
+	}
+	if os.Getenv("BE_WAITER") != "" {
+		wait(os.Args[1], os.Args[2], os.Args[3])
 	}
 	goleak.VerifyTestMain(m)
 }

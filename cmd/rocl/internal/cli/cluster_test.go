@@ -146,6 +146,10 @@ func (r others) Trace(context.Context, strategy.Strategy, *resource.List) (direc
 
 func (r others) Addr() string { return "127.0.0.1:7946" }
 
+func (r others) Summary(context.Context, resource.NodeID) ([]byte, error) {
+	return nil, directory.ErrPartial
+}
+
 func (r others) Watch(*resource.List, *directory.Watch) func() { return func() {} }
 
 // A node that could not be asked is named, and the exit code says so, whether or not the other
