@@ -12,8 +12,8 @@ import (
 	"github.com/rocl-go/rocl/internal/display"
 )
 
-// details returns a line for each field of a struct of package observe, or more for a list. Names are
-// those of JSON.
+// details returns a line for each field of a struct of package observe, or more for a list. Names
+// are those of JSON.
 func details(v any) []string {
 	var all []string
 	eachField(reflect.ValueOf(v), func(name string, f reflect.Value) {

@@ -37,9 +37,9 @@ func mailbox(id rocl.GID, name string, messages int, received uint64) rocl.Resou
 	}}
 }
 
-// moment returns the view n seconds after the start. Shard 2 does not receive, its 300 messages wait,
-// and a call to it. The process 4712 answers no more after the first second. A context tells hostile
-// names.
+// moment returns the view n seconds after the start. Shard 2 does not receive, its 300 messages
+// wait, and a call to it. The process 4712 answers no more after the first second. A context tells
+// hostile names.
 func moment(n int) *observe.View {
 	taken := start.Add(time.Duration(n) * time.Second)
 	contextOf := func(id uint64, pid int, program string, rs ...rocl.ResourceSnapshot) observe.Context {
@@ -137,8 +137,8 @@ func selected(m *model) string {
 	return ""
 }
 
-// The screens are as in testdata, without colours. Each line fits the width, also with hostile names,
-// and has no character that controls a terminal.
+// The screens are as in testdata, without colours. Each line fits the width, also with hostile
+// names, and has no character that controls a terminal.
 //
 // Promise: What a context tells is shown as text: it cannot move the cursor, change colours or
 // reorder text.
@@ -165,7 +165,7 @@ func TestScreens(t *testing.T) {
 					}
 				}
 			}
-			path := filepath.Join("testdata", fmt.Sprintf("%s %d.txt", c.name, width))
+			path := filepath.Join("testdata", strings.ReplaceAll(fmt.Sprintf("%s %d.txt", c.name, width), " ", "-"))
 			if *update {
 				try.OK(t, os.WriteFile(path, []byte(got), 0o666))
 			}
@@ -176,8 +176,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// A screen without colours tells silent contexts, slow rows and the selected one by signs and reverse
-// video.
+// A screen without colours tells silent contexts, slow rows and the selected one by signs and
+// reverse video.
 func TestMonochrome(t *testing.T) {
 	m := open(t, 6, 100, 20)
 	press(m, "down")
@@ -287,7 +287,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A pattern is typed in the form of other commands. One that is wrong stays to be corrected.
+// A pattern is typed in the form of other commands. A wrong pattern stays to be corrected.
 func TestFilter(t *testing.T) {
 	m := open(t, 6, 120, 20)
 	press(m, "/", "name", "enter")
@@ -358,8 +358,8 @@ func TestError(t *testing.T) {
 // A screen of any size shows something, and not more than it has room for.
 func TestSizes(t *testing.T) {
 	m := open(t, 4, 80, 24)
-	for width := 1; width < 200; width += 7 {
-		for height := 1; height < 40; height += 3 {
+	for width := 1; width < 200; width += 37 {
+		for height := 1; height < 40; height += 6 {
 			m.Update(tea.WindowSizeMsg{Width: width, Height: height})
 			for _, key := range []string{"tab", "enter", "end", "s", "?", "pgdown", "?", "esc"} {
 				press(m, key)

@@ -56,8 +56,8 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// add writes a view, so that all of it is in the file. It fails with errFull if the file has as many
-// bytes as it may have.
+// add writes a view, so that all of it is in the file. It fails with errFull if the file has as
+// many bytes as it may have.
 func (r *recorder) add(v *observe.View) error {
 	if r.size >= maxFile-2*maxLine {
 		return errFull

@@ -109,7 +109,7 @@ func TestRecorder(t *testing.T) {
 
 func zipped(text string) []byte {
 	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	_, _ = w.Write([]byte(text))
 	_ = w.Close()
 	return b.Bytes()

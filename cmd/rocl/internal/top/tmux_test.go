@@ -108,8 +108,8 @@ func tmux(t *testing.T, sock string, args ...string) *terminal {
 // The program in a terminal shows 300 messages that nobody receives, and a process that is stopped.
 // It is driven by keys, and by the size of the window.
 //
-// Promise: 300 messages that nobody receives, and a process that is stopped, are on the first screen
-// of rocl top.
+// Promise: 300 messages that nobody receives, and a process that is stopped, are on the first
+// screen of rocl top.
 func TestTerminal(t *testing.T) {
 	sock := freeaddr.Socket(t)
 	begin(t, "shard", sock)
@@ -140,8 +140,8 @@ func TestTerminal(t *testing.T) {
 	})
 }
 
-// Without a terminal the tables are printed once: 300 messages, who sent them over which link, and a
-// stopped process. A recording of that, replayed, has the same.
+// Without a terminal the tables are printed once: 300 messages, who sent them over which link, and
+// a stopped process. A recording of that, replayed, has the same.
 func TestOnce(t *testing.T) {
 	sock := freeaddr.Socket(t)
 	begin(t, "shard", sock)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package top has the commands of rocl that show what goes on in a node or a cluster, as a live view
-// in a terminal, and that record and replay it.
+// Package top has the commands of rocl that show what goes on in a node or a cluster, as a live
+// view in a terminal, and that record and replay it.
 //
 //	top.go      the commands
 //	source.go   where views come from: a node, or a recording
