@@ -18,12 +18,12 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/web"
@@ -129,13 +129,21 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 // see opens a page.
 func (b *tab) see(url string) {
 	b.Helper()
-	b.see(url)
+	b.do(chromedp.Navigate(url))
 }
 
-// press presses keys.
-func (b *tab) press(keys string) {
+// press presses keys. A key whose event the page handles types nothing.
+func (b *tab) press(keys ...string) {
 	b.Helper()
-	b.do(chromedp.KeyEvent(keys))
+	for _, k := range keys {
+		event := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: k}
+		if len(k) == 1 {
+			event.Text = k
+		}
+		command(b, input.DispatchKeyEvent, event)
+		event.Type, event.Text = input.DispatchKeyEventTypeKeyUp, ""
+		command(b, input.DispatchKeyEvent, event)
+	}
 }
 
 // until waits until a condition in JavaScript holds. It says what the page shows if it never does.
@@ -146,10 +154,12 @@ func (b *tab) until(condition string) {
 			b.Logf("the page shows %q", b.text("body"))
 		}
 	}()
-	eventually.True(b.T, condition, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
+	if !eventually.Within(20*time.Second, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
 		return err == nil && ok
-	})
+	}) {
+		b.Fatalf("never: %s", condition)
+	}
 }
 
 // text returns the text that is visible within an element.
@@ -235,17 +245,16 @@ func TestBrowser(t *testing.T) {
 	}
 	b.keep("light")
 
-	b.press("/")
-	b.press("type=shard")
+	b.press(strings.Split("/type=shard", "")...)
 	b.until(rows + " === 1 && " + line + " && document.activeElement.id === 'search'")
-	b.press(kb.Escape)
+	b.press("Escape")
 	b.until(rows + " > 1")
 	b.press("3")
 	b.until("document.activeElement.id === 'links'")
-	b.press("/")
-	b.press("type===")
+	evaluate[bool](b, "document.activeElement.blur() || true")
+	b.press(strings.Split("/==", "")...)
 	b.until("!document.querySelector('#problem').hidden")
-	b.press(kb.Escape)
+	b.press("Escape")
 	b.until("document.querySelector('#problem').hidden")
 
 	paper := "getComputedStyle(document.body).backgroundColor"

@@ -385,7 +385,10 @@ func length(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", d/time.Second)
 	}
-	return strings.TrimSuffix(d.Truncate(time.Second).String(), "0s")
+	if d >= time.Hour {
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
 }
 
 func plural(n int, one, many string) string {
