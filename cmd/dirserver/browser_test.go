@@ -76,7 +76,7 @@ func browser(t *testing.T) func(*testing.T) *tab {
 		t.Skip("there is no chromium")
 	}
 	opts := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(path), chromedp.WindowSize(1100, 800), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(eventually.Timeout))
+		chromedp.ExecPath(path), chromedp.WindowSize(1000, 640), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(eventually.Timeout))
 	if os.Getuid() == 0 {
 		opts = append(opts, chromedp.NoSandbox)
 	}
@@ -337,15 +337,15 @@ func TestBrowserLarge(t *testing.T) {
 	defer page.Close()
 	try.OK(t, gate.Publish(s.URL))
 	b := open(t)
-	command(b, performance.Enable, performance.EnableParams{})
+	command(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	b.see(try.Get(web.URL(socket))(t))
-	b.until(rows + " === 200 && document.querySelector('[data-total=resources]').textContent === 'the first 200 of 10000'")
+	b.until(rows + " === 100 && document.querySelector('[data-total=resources]').textContent === 'the first 100 of 10000'")
 	paint := evaluate[float64](b, "performance.getEntriesByType('paint')[0].startTime")
 	begin := evaluate[float64](b, "performance.now()")
 	before := b.spent()
 	const updates = 5
-	b.do(chromedp.Evaluate[chromedp.Void]("let left = 5; source.addEventListener('message', () => left--)"))
-	b.until("left <= 0")
+	script := fmt.Sprintf("new Promise((done) => { let left = %d; source.addEventListener('message', () => --left || done(true)) })", updates)
+	try.Get(chromedp.Run(b.ctx, chromedp.Evaluate[bool](script, chromedp.EvalAwaitPromise)))(t)
 	spent := b.spent() - before
 	t.Logf("first paint after %.0f ms; main thread %.1f ms an update (%d updates in %.0f ms); %.1f MB of objects", paint, 1000*spent/updates, updates, evaluate[float64](b, "performance.now()")-begin, evaluate[float64](b, "performance.memory.usedJSHeapSize")/1e6)
 	if n := evaluate[float64](b, "document.querySelectorAll('*').length"); n > 10_000 {
@@ -354,7 +354,7 @@ func TestBrowserLarge(t *testing.T) {
 	b.see("about:blank")
 }
 
-// spent returns for how many seconds the tab's main thread has worked.
+// spent returns how many seconds of processor time the tab's main thread has used.
 func (b *tab) spent() float64 {
 	b.Helper()
 	for _, m := range command(b, performance.GetMetrics, cdp.Empty{}).Metrics {

@@ -20,7 +20,7 @@ import (
 
 // The limits of what the page shows at once. The search finds the rest.
 const (
-	maxRows  = 200 // of a table
+	maxRows  = 100 // of a table
 	maxSpots = 24  // contexts of the drawing
 	maxEdges = 60  // links of the drawing
 	maxFound = 20_000
