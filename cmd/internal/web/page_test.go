@@ -231,22 +231,22 @@ func TestViewers(t *testing.T) {
 // A page that nobody looks at runs nothing; with a viewer it asks once a second.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		var asked atomic.Int64
 		g := NewGate("sock")
 		p := NewPage(Options{Gate: g, Counts: func() []Count { return nil }, View: func(context.Context) (*observe.View, error) {
-			asked++
+			asked.Add(1)
 			return node(time.Now(), 1, 0), nil
 		}})
 		defer p.Close()
 		time.Sleep(time.Hour)
-		try.Equal(t, asked, 0, "questions while nobody looks")
+		try.Equal(t, asked.Load(), 0, "questions while nobody looks")
 		leave, ok := p.join(true)
 		try.Equal(t, ok, true, "a viewer")
 		time.Sleep(time.Minute + time.Millisecond)
-		try.Equal(t, asked, 61, "questions in a minute")
+		try.Equal(t, asked.Load(), 61, "questions in a minute")
 		leave()
 		time.Sleep(time.Hour)
-		try.Equal(t, asked, 61, "questions after it")
+		try.Equal(t, asked.Load(), 61, "questions after it")
 	})
 }
 
@@ -344,7 +344,7 @@ func (s *stuck) Write(b []byte) (int, error) {
 	if s.writes++; s.writes == 1 {
 		return len(b), nil
 	}
-	time.Sleep(time.Until(s.deadline))
+	time.Sleep(time.Until(s.deadline)) // as a connection does whose other end reads nothing
 	return 0, context.DeadlineExceeded
 }
 
