@@ -154,7 +154,7 @@ func (b *tab) until(condition string) {
 			b.Logf("the page shows %q", b.text("body"))
 		}
 	}()
-	if !eventually.Within(20*time.Second, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
+	if !eventually.Within(eventually.Timeout, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
 		return err == nil && ok
 	}) {
