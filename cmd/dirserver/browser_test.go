@@ -18,12 +18,12 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/web"
@@ -76,7 +76,7 @@ func browser(t *testing.T) func(*testing.T) *tab {
 		t.Skip("there is no chromium")
 	}
 	opts := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(path), chromedp.WindowSize(1100, 800), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(eventually.Timeout))
+		chromedp.ExecPath(path), chromedp.WindowSize(1000, 640), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WSURLReadTimeout(eventually.Timeout))
 	if os.Getuid() == 0 {
 		opts = append(opts, chromedp.NoSandbox)
 	}
@@ -129,13 +129,21 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 // see opens a page.
 func (b *tab) see(url string) {
 	b.Helper()
-	b.see(url)
+	b.do(chromedp.Navigate(url))
 }
 
-// press presses keys.
-func (b *tab) press(keys string) {
+// press presses keys. A key whose event the page handles types nothing.
+func (b *tab) press(keys ...string) {
 	b.Helper()
-	b.do(chromedp.KeyEvent(keys))
+	for _, k := range keys {
+		event := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: k}
+		if len(k) == 1 {
+			event.Text = k
+		}
+		command(b, input.DispatchKeyEvent, event)
+		event.Type, event.Text = input.DispatchKeyEventTypeKeyUp, ""
+		command(b, input.DispatchKeyEvent, event)
+	}
 }
 
 // until waits until a condition in JavaScript holds. It says what the page shows if it never does.
@@ -146,10 +154,12 @@ func (b *tab) until(condition string) {
 			b.Logf("the page shows %q", b.text("body"))
 		}
 	}()
-	eventually.True(b.T, condition, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
+	if !eventually.Within(eventually.Timeout, func() bool { // the page's policy forbids chromedp.Poll, which makes a function of a text
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
 		return err == nil && ok
-	})
+	}) {
+		b.Fatalf("never: %s", condition)
+	}
 }
 
 // text returns the text that is visible within an element.
@@ -235,17 +245,16 @@ func TestBrowser(t *testing.T) {
 	}
 	b.keep("light")
 
-	b.press("/")
-	b.press("type=shard")
+	b.press(strings.Split("/type=shard", "")...)
 	b.until(rows + " === 1 && " + line + " && document.activeElement.id === 'search'")
-	b.press(kb.Escape)
+	b.press("Escape")
 	b.until(rows + " > 1")
 	b.press("3")
 	b.until("document.activeElement.id === 'links'")
-	b.press("/")
-	b.press("type===")
+	evaluate[bool](b, "document.activeElement.blur() || true")
+	b.press(strings.Split("/==", "")...)
 	b.until("!document.querySelector('#problem').hidden")
-	b.press(kb.Escape)
+	b.press("Escape")
 	b.until("document.querySelector('#problem').hidden")
 
 	paper := "getComputedStyle(document.body).backgroundColor"
@@ -328,15 +337,15 @@ func TestBrowserLarge(t *testing.T) {
 	defer page.Close()
 	try.OK(t, gate.Publish(s.URL))
 	b := open(t)
-	command(b, performance.Enable, performance.EnableParams{})
+	command(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	b.see(try.Get(web.URL(socket))(t))
-	b.until(rows + " === 200 && document.querySelector('[data-total=resources]').textContent === 'the first 200 of 10000'")
+	b.until(rows + " === 100 && document.querySelector('[data-total=resources]').textContent === 'the first 100 of 10000'")
 	paint := evaluate[float64](b, "performance.getEntriesByType('paint')[0].startTime")
 	begin := evaluate[float64](b, "performance.now()")
 	before := b.spent()
 	const updates = 5
-	b.do(chromedp.Evaluate[chromedp.Void]("let left = 5; source.addEventListener('message', () => left--)"))
-	b.until("left <= 0")
+	script := fmt.Sprintf("new Promise((done) => { let left = %d; source.addEventListener('message', () => --left || done(true)) })", updates)
+	try.Get(chromedp.Run(b.ctx, chromedp.Evaluate[bool](script, chromedp.EvalAwaitPromise)))(t)
 	spent := b.spent() - before
 	t.Logf("first paint after %.0f ms; main thread %.1f ms an update (%d updates in %.0f ms); %.1f MB of objects", paint, 1000*spent/updates, updates, evaluate[float64](b, "performance.now()")-begin, evaluate[float64](b, "performance.memory.usedJSHeapSize")/1e6)
 	if n := evaluate[float64](b, "document.querySelectorAll('*').length"); n > 10_000 {
@@ -345,7 +354,7 @@ func TestBrowserLarge(t *testing.T) {
 	b.see("about:blank")
 }
 
-// spent returns for how many seconds the tab's main thread has worked.
+// spent returns how many seconds of processor time the tab's main thread has used.
 func (b *tab) spent() float64 {
 	b.Helper()
 	for _, m := range command(b, performance.GetMetrics, cdp.Empty{}).Metrics {

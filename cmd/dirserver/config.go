@@ -352,8 +352,8 @@ func (c *config) joins() bool {
 	return c.bind.value != "" && (c.join.value != "" || c.group.value != "")
 }
 
-// checkHTTP checks the address of the page, metrics and health. Without a host the address is on the loopback
-// interface, so that only this machine can read them.
+// checkHTTP checks the address of the page, metrics and health. Without a host the address is on
+// the loopback interface, so that only this machine can read them.
 func (c *config) checkHTTP() error {
 	if c.http.value == "" {
 		return nil

@@ -263,8 +263,8 @@ func (w *watched) open(at string) (end func(), err error) {
 	return w.serveHTTP(ln), nil
 }
 
-// listenUnix listens at a Unix socket, in place of one that a dead process left. The socket has mode
-// 0600 from the moment it can be seen.
+// listenUnix listens at a Unix socket, in place of one that a dead process left. The socket has
+// mode 0600 from the moment it can be seen.
 func listenUnix(path string) (net.Listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 		if e := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); e != nil {

@@ -53,23 +53,23 @@ func (e *eye) look(s *state) (all []event) {
 		next.contexts[c.Context] = *c
 		switch old, ok := e.contexts[c.Context]; {
 		case !ok:
-			add("appeared", "%s, context %v", who(&c.Whose), c.Context)
+			add("appeared", "%s, context %v", processName(&c.Whose), c.Context)
 		case old.Silent == 0 && c.Silent > 0:
-			add("silent", "%s does not answer: %s", who(&c.Whose), c.Reason)
+			add("silent", "%s does not answer: %s", processName(&c.Whose), c.Reason)
 		case old.Silent > 0 && c.Silent == 0:
-			add("back", "%s answers again after %s", who(&c.Whose), length(old.Silent))
+			add("back", "%s answers again after %s", processName(&c.Whose), length(old.Silent))
 		}
 	}
 	for id, c := range e.contexts {
 		if _, ok := next.contexts[id]; !ok {
-			add("gone", "%s, context %v", who(&c.Whose), id)
+			add("gone", "%s, context %v", processName(&c.Whose), id)
 		}
 	}
 	e.lookAtNodes(s, &next, add)
 	e.lookAtLinks(s, &next, add)
 	for i := range s.resources {
 		r := &s.resources[i]
-		next.names[r.Resource] = r.Name + " of " + who(&r.Whose)
+		next.names[r.Resource] = r.Name + " of " + processName(&r.Whose)
 		if _, ok := e.names[r.Resource]; !ok && e.has(r.Context) {
 			add("appeared", "resource %v %s", r.Resource, next.names[r.Resource])
 		}
@@ -128,9 +128,9 @@ func (e *eye) lookAtLinks(s *state, next *eye, add func(kind, format string, arg
 		switch {
 		case !ok:
 		case !isBroken(&old) && isBroken(l):
-			add("cut", "link from %s to %v: %s", who(&l.Whose), l.Peer, l.Dialling)
+			add("cut", "link from %s to %v: %s", processName(&l.Whose), l.Peer, l.Dialling)
 		case isBroken(&old) && !isBroken(l), l.Resumed > old.Resumed:
-			add("healed", "link from %s to %v", who(&l.Whose), l.Peer)
+			add("healed", "link from %s to %v", processName(&l.Whose), l.Peer)
 		}
 	}
 }

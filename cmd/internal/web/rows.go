@@ -20,7 +20,7 @@ import (
 
 // The limits of what the page shows at once. The search finds the rest.
 const (
-	maxRows  = 200 // of a table
+	maxRows  = 100 // of a table
 	maxSpots = 24  // contexts of the drawing
 	maxEdges = 60  // links of the drawing
 	maxFound = 20_000
@@ -133,7 +133,7 @@ func contextRows(s *state) (t table) {
 		return cmp.Or(cmp.Compare(b.Silent, a.Silent), cmp.Compare(b.Messages, a.Messages), cmp.Compare(b.In+b.Out, a.In+a.Out))
 	}) {
 		r := row{id: c.Context.String(), Cells: []string{
-			c.Context.String(), who(&c.Whose), c.Node, "answers", strconv.Itoa(c.Resources), strconv.Itoa(c.Messages), size(float64(c.Memory)), speed(c.In), speed(c.Out),
+			c.Context.String(), processName(&c.Whose), c.Node, "answers", strconv.Itoa(c.Resources), strconv.Itoa(c.Messages), size(float64(c.Memory)), speed(c.In), speed(c.Out),
 		}}
 		if c.Silent > 0 {
 			r.Cells[3], r.Mark = fmt.Sprintf("silent for %s: %s", length(c.Silent), c.Reason), "bad"
@@ -154,7 +154,7 @@ func (p *Page) resourceRows(s *state, fits func(*observe.Resource) bool, order f
 	slices.SortFunc(all, func(a, b *observe.Resource) int { return cmp.Or(order(a, b), a.Resource.Compare(b.Resource)) })
 	for _, r := range all[:min(len(all), maxRows)] {
 		line := row{id: r.Resource.String(), Cells: []string{
-			r.Resource.String(), cmp.Or(p.attributes(r.Resource), r.Name), who(&r.Whose), strconv.Itoa(r.Messages),
+			r.Resource.String(), cmp.Or(p.attributes(r.Resource), r.Name), processName(&r.Whose), strconv.Itoa(r.Messages),
 			size(float64(r.Bytes)) + " of " + size(float64(r.Limit)), speed(r.In), speed(r.Out), length(standing(r)), waits(r),
 		}}
 		if r.Silent > 0 || len(r.Senders) > 0 || standing(r) >= 5*time.Second {
@@ -224,7 +224,7 @@ func callRows(s *state) (t table) {
 	t.total = len(s.calls)
 	for _, c := range most(s.calls, maxRows, func(a, b *observe.Call) int { return cmp.Compare(b.Age, a.Age) }) {
 		r := row{id: fmt.Sprintf("%v/%d", c.Context, c.Number), Cells: []string{
-			who(&c.Whose), c.From.String(), c.To.String(), cmp.Or(c.Name, "tag "+strconv.FormatUint(c.Tag, 10)), length(c.Age),
+			processName(&c.Whose), c.From.String(), c.To.String(), cmp.Or(c.Name, "tag "+strconv.FormatUint(c.Tag, 10)), length(c.Age),
 		}}
 		if c.Age >= 5*time.Second || c.Silent > 0 {
 			r.Mark = "bad"
@@ -278,7 +278,7 @@ func linkRows(s *state) (links, spots, edges table) {
 		return cmp.Or(-compareBool(isBroken(a), isBroken(b)), cmp.Compare(b.In+b.Out, a.In+a.Out))
 	}) {
 		r := row{id: fmt.Sprintf("%v %v %s", l.Context, l.Peer, l.Lane), Cells: []string{
-			who(&l.Whose), l.Context.String(), l.Peer.String(), cmp.Or(l.Transport, "none"), l.State, speed(l.Out), speed(l.In), strconv.Itoa(l.Unacknowledged + l.Queued), cmp.Or(l.Dialling, l.LastError),
+			processName(&l.Whose), l.Context.String(), l.Peer.String(), cmp.Or(l.Transport, "none"), l.State, speed(l.Out), speed(l.In), strconv.Itoa(l.Unacknowledged + l.Queued), cmp.Or(l.Dialling, l.LastError),
 		}}
 		if isBroken(l) {
 			r.Mark = "bad"
@@ -309,7 +309,7 @@ func spotRows(s *state, rates map[resource.GID]float64) (t table) {
 	for _, c := range most(s.contexts, maxSpots, func(a, b *observe.ContextRow) int {
 		return cmp.Or(-compareBool(a.Silent > 0, b.Silent > 0), cmp.Compare(rates[b.Context], rates[a.Context]), cmp.Compare(b.Messages, a.Messages))
 	}) {
-		r := row{id: c.Context.String(), Cells: []string{who(&c.Whose), fmt.Sprintf("%d waiting", c.Messages)}}
+		r := row{id: c.Context.String(), Cells: []string{processName(&c.Whose), fmt.Sprintf("%d waiting", c.Messages)}}
 		if c.Silent > 0 {
 			r.Mark = "bad"
 		}
@@ -342,8 +342,8 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// who returns the name of a context's process, as a person knows it.
-func who(w *observe.Whose) string {
+// processName returns the name of a context's process, as a person knows it.
+func processName(w *observe.Whose) string {
 	return fmt.Sprintf("%s %d", cmp.Or(w.Program, "process"), w.PID)
 }
 
@@ -385,7 +385,10 @@ func length(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", d/time.Second)
 	}
-	return strings.TrimSuffix(d.Truncate(time.Second).String(), "0s")
+	if d >= time.Hour {
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
 }
 
 func plural(n int, one, many string) string {

@@ -7,7 +7,7 @@
 const $ = (id) => document.getElementById(id);
 const tables = {}; // by name: the rows of tables, and of what the drawing shows
 for (const table of document.querySelectorAll('table[data-table]')) {
-  const heads = [...table.tHead.rows[0].cells].map((th) => ({ label: th.textContent, isNumber: th.className === 'n' }));
+  const heads = [...table.tHead.rows[0].cells].map((th) => ({ label: th.textContent, kind: th.className }));
   tables[table.dataset.table] = { body: table.tBodies[0], heads, rows: new Map(), order: [] };
 }
 for (const name of ['spots', 'edges']) tables[name] = { rows: new Map(), order: [] };
@@ -104,8 +104,7 @@ function newRow(heads) {
   heads.forEach((head, i) => {
     const cell = document.createElement(i ? 'td' : 'th');
     if (i) cell.dataset.label = head.label; else cell.scope = 'row';
-    if (head.isNumber) cell.className = 'n';
-    if (head.label === 'Attributes' || head.label === 'Waits' || head.label === 'Error') cell.className = 'wide';
+    cell.className = head.kind;
     tr.append(cell);
   });
   return tr;
