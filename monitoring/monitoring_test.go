@@ -77,7 +77,8 @@ func check(t *testing.T, where, expr string, known map[string][]string) {
 	}
 }
 
-// The dashboard, the alerts and their test name metrics and labels that exist. Each alert has a test.
+// The dashboard, the alerts and their test name metrics and labels that exist. Each alert has a
+// test.
 //
 // Promise (Commands): The dashboard and the alerts name metrics that exist.
 func TestNames(t *testing.T) {
