@@ -36,7 +36,7 @@ func traces(c *Config) {
 // Each way to send carries the trace of its ctx, whatever the size, in order, and a message
 // without trace has none. The first messages are sent before there is a connection.
 //
-// Promise (Messages): A message carries the trace of its sender, if the program traces.
+// Promise (Observing): A message carries the trace of its sender, if the program traces.
 func TestTraceTravels(t *testing.T) {
 	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 		a, b := w.node(t, 1, tr, traces), w.node(t, 2, tr)
@@ -133,7 +133,7 @@ func TestFollow(t *testing.T) {
 
 // Following ends by itself, at the sender and at the receiver, also if nothing is sent meanwhile.
 //
-// Promise (Observation): Following the messages of a resource ends by itself, and costs nothing
+// Promise (Observing): Following the messages of a resource ends by itself, and costs nothing
 // afterwards.
 func TestFollowEnds(t *testing.T) {
 	inSimulation(t, func(t *testing.T, n *simulated) {

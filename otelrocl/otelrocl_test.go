@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // One trace crosses a message, a message to several targets, a call, a transfer in that call, a
 // message of a virtual machine, and a graph.
 //
-// Promise (Observation): The trace of a program crosses messages, calls, transfers, messages of
+// Promise (Observing): The trace of a program crosses messages, calls, transfers, messages of
 // virtual machines and graphs.
 func TestTraceCrosses(t *testing.T) {
 	ctx := eventually.Context(t)

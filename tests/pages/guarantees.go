@@ -17,7 +17,7 @@ import (
 // guaranteeSections lists the headings of docs/GUARANTEES.md in their order.
 var guaranteeSections = []string{
 	"Delivery", "Sending", "Buffers", "Receiving", "Mailboxes", "Memory", "Ends", "Calls", "Transports", "Waiting", "Shared memory", "Hostile peers", "TLS",
-	"Resources", "Watches", "Takeover", "Directory", "Index", "Clusters", "Cluster searches", "Cuts and restarts", "Keys", "Nodes", "Options", "Commands", "Source tree",
+	"Resources", "Watches", "Takeover", "Directory", "Index", "Clusters", "Cluster searches", "Cuts and restarts", "Keys", "Nodes", "Options", "Commands", "Observing", "Source tree",
 	"Package netrocl", "Package rpc", "Package live", "Package election", "Package work", "Package group", "Package bulk", "Package pool", "Package tpvm", "Dataflow",
 }
 

@@ -22,8 +22,8 @@ import (
 // cluster's name u64, nonce 16 bytes, lane |
 // | 2 Challenge, acceptor | its identifier, nonce 16, a MAC of 32 bytes under each of its keys, 1
 // to 8 |
-// | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (bit 0: traces), 0
-// u16, past 16 bytes, MAC |
+// | 3 Attach, dialler | session u64, known u64, gen u64, have u32, move u8, features u8 (bit 0:
+// traces), 0 u16, past 16 bytes, MAC |
 // | 4 Ready, acceptor | as Attach |
 // | 5 Refuse, in place of Ready | why u32, 0 u32, gen u64, past 16 bytes |
 //

@@ -117,10 +117,6 @@ func TestSearchTrace(t *testing.T) {
 // others is the rest of a cluster of three nodes, one of which does not answer.
 type others struct{ silent resource.NodeID }
 
-func (r others) Summary(context.Context, resource.NodeID) ([]byte, error) {
-	return nil, directory.ErrPartial
-}
-
 func (r others) Find(context.Context, *resource.List) (resource.Record, error) {
 	return resource.Record{}, directory.ErrPartial
 }
@@ -145,10 +141,6 @@ func (r others) Trace(context.Context, strategy.Strategy, *resource.List) (direc
 }
 
 func (r others) Addr() string { return "127.0.0.1:7946" }
-
-func (r others) Summary(context.Context, resource.NodeID) ([]byte, error) {
-	return nil, directory.ErrPartial
-}
 
 func (r others) Watch(*resource.List, *directory.Watch) func() { return func() {} }
 

@@ -24,7 +24,7 @@ import (
 // rocl trace shows messages from senders over shared memory, over TCP and within the process to a
 // real rocl recv, and one that lies in a mailbox unread.
 //
-// Promise (Observation): `rocl trace` follows messages through routes, mailbox and handler, without
+// Promise (Observing): `rocl trace` follows messages through routes, mailbox and handler, without
 // a change of the programs.
 func TestTrace(t *testing.T) {
 	sock := node(t)

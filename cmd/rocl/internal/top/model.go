@@ -20,8 +20,8 @@ import (
 
 // A source has the views that a model shows. Its methods are not called concurrently.
 type source interface {
-	// next returns the next view when it is due. speed is how many times faster than it was recorded
-	// a recording is shown; 0: at once. The error at the end of a recording is io.EOF.
+	// next returns the next view when it is due. speed is how many times faster than it was
+	// recorded a recording is shown; 0: at once. The error at the end of a recording is io.EOF.
 	next(speed float64) (*observe.View, error)
 	// match returns which contexts and resources of v a pattern matches.
 	match(v *observe.View, pattern *rocl.List) (map[rocl.GID]bool, error)

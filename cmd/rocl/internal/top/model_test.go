@@ -140,8 +140,8 @@ func selected(m *model) string {
 // The screens are as in testdata, without colours. Each line fits the width, also with hostile
 // names, and has no character that controls a terminal.
 //
-// Promise: What a context tells is shown as text: it cannot move the cursor, change colours or
-// reorder text.
+// Promise (Observing): What a context tells is shown as text: it cannot move the cursor, change
+// colours or reorder text.
 func TestScreens(t *testing.T) {
 	for _, width := range []int{60, 80, 120} {
 		for _, c := range []struct {

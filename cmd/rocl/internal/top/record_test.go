@@ -61,7 +61,7 @@ func TestRoundTrip(t *testing.T) {
 
 // A recording that was cut off, wherever that was, has all views that were written before.
 //
-// Promise: A recording that was cut off can be replayed as far as it goes.
+// Promise (Observing): A recording that was cut off can be replayed as far as it goes.
 func TestCutOff(t *testing.T) {
 	b := recorded(t, 6)
 	most := 0

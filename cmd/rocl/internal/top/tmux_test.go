@@ -108,8 +108,8 @@ func tmux(t *testing.T, sock string, args ...string) *terminal {
 // The program in a terminal shows 300 messages that nobody receives, and a process that is stopped.
 // It is driven by keys, and by the size of the window.
 //
-// Promise: 300 messages that nobody receives, and a process that is stopped, are on the first
-// screen of rocl top.
+// Promise (Observing): 300 messages that nobody receives, and a process that is stopped, are on the
+// first screen of rocl top.
 func TestTerminal(t *testing.T) {
 	sock := freeaddr.Socket(t)
 	begin(t, "shard", sock)
