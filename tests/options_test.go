@@ -79,6 +79,7 @@ var zeroUses = map[string][]zeroUse{
 	"directory.WithMembership":   {useDirectory(directory.WithMembership(nil))},
 	"directory.WithLiving":       {useDirectory(directory.WithLiving(nil))},
 	"directory.WithControl":      {useDirectory(directory.WithControl(nil))},
+	"directory.WithSummary":      {useDirectory(directory.WithSummary(nil))},
 	"directory.WithLabels":       {useDirectory(directory.WithLabels(directory.Labels{})), useDirectory(nil)},
 
 	"pool.OnPanic": {usePanic(pool.OnPanic(nil)), usePanic(nil)},

@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -283,8 +284,7 @@ func nodeName(names map[resource.NodeID]string, n resource.NodeID) string {
 	if name := names[n]; name != "" {
 		return name
 	}
-	b, _ := n.MarshalText()
-	return string(b)
+	return fmt.Sprintf("%012x", uint64(n))
 }
 
 // Nodes returns the nodes of the last view. Each has a name, the number if it has no other.
