@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func read(t *testing.T, file string) string { return string(try.Get(os.ReadFile(file))(t)) }
 
-// metrics returns the labels of each metric, as the documents have them. Tests of dirserver and
+// metrics returns the labels of each metric, as the lists have them. Tests of dirserver and
 // promrocl compare these with the metrics. A histogram has the names of its series.
 func metrics(t *testing.T) map[string][]string {
 	all := map[string][]string{}
@@ -34,7 +34,7 @@ func metrics(t *testing.T) map[string][]string {
 			all[name+suffix] = append(slices.Clone(of), "le", "job", "instance")
 		}
 	}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(rocl_[a-z_]+)(?:\\{([a-z,]+)\\})?`").FindAllStringSubmatch(read(t, "../docs/MONITORING.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(rocl_[a-z_]+)(?:\{([a-z,]+)\})? `).FindAllStringSubmatch(read(t, "../cmd/dirserver/testdata/metrics.txt"), -1) {
 		add(m[1], m[2])
 	}
 	for _, m := range regexp.MustCompile(`(?m)^//\t(rocl_[a-z_]+)(?:\{([a-z,]+)\})? `).FindAllStringSubmatch(read(t, "../promrocl/promrocl.go"), -1) {
