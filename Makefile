@@ -12,8 +12,8 @@ simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList resource:FuzzParseText codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest internal/flowfile:FuzzParse; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
 bench:   ; go run ./cmd/rocl bench all
-benchmarks: ; go build -o build/rocl ./cmd/rocl && build/rocl bench all --into docs/BENCHMARKS.md && build/rocl bench sustain --into docs/BENCHMARKS.md --plot docs/sustain.svg # some minutes, on a quiet machine; writes both tables
-sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints the table of docs/BENCHMARKS.md and draws its picture
+benchmarks: ; go build -o build/rocl ./cmd/rocl && build/rocl bench all --into docs/BENCHMARKS.md && build/rocl bench sustain --plot docs/sustain.svg # some minutes, on a quiet machine; writes the table and the picture
+sustain: ; go run ./cmd/rocl bench sustain --markdown --plot docs/sustain.svg # a minute; prints a table and draws the picture of docs/BENCHMARKS.md
 scaling: ; go run ./directory/internal/scale/scaling # some minutes; writes docs/SCALING.md
 figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commits REV
 apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV

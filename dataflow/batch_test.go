@@ -62,7 +62,7 @@ func wait(d time.Duration) error {
 	return nil
 }
 
-// Promise (Dataflow): Batches leave before an item that is sent back, and before their sender waits
+// Batches leave before an item that is sent back, and before their sender waits
 // for a consumer.
 func TestBatchLeavesBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

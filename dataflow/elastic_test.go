@@ -56,7 +56,7 @@ func elasticGraph(t *testing.T, n int, k *collector[int], o ...Option) *Graph {
 	return try.Get(New("elastic", Pipeline3(count(n), Elastic[int, int]("F", o...), k.sink("K"))))(t)
 }
 
-// Promise (Dataflow): Workers of an elastic farm share the items by their speed.
+// Workers of an elastic farm share the items by their speed.
 func TestElasticShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := crew{t, rocltest.Cluster(t, 1)}
@@ -116,7 +116,7 @@ func TestElasticComeAndGo(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): An ordered elastic farm keeps the order of its inputs.
+// An ordered elastic farm keeps the order of its inputs.
 func TestElasticOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := crew{t, rocltest.Cluster(t, 1)}
@@ -191,7 +191,7 @@ func TestElasticLoss(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): An error or a panic of an elastic farm's worker ends the run, and the other
+// An error or a panic of an elastic farm's worker ends the run, and the other
 // workers are told.
 func TestElasticFailure(t *testing.T) {
 	for _, fail := range []func() error{func() error { return errors.New("oops") }, func() error { panic("oops") }} {
@@ -221,7 +221,7 @@ func TestElasticFailure(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): A worker works for the run of its farm only, and an elastic farm needs a
+// A worker works for the run of its farm only, and an elastic farm needs a
 // context.
 func TestElasticRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestElasticRuns(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): The workers of an elastic farm are told when its run is cancelled.
+// The workers of an elastic farm are told when its run is cancelled.
 func TestElasticCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := crew{t, rocltest.Cluster(t, 1)}

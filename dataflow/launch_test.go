@@ -108,7 +108,7 @@ func TestLaunchWhole(t *testing.T) {
 	checkNumbers(t, k.values("K"), 100)
 }
 
-// Promise (Dataflow): Groups that a launcher has started find each other, with every protocol of a
+// Groups that a launcher has started find each other, with every protocol of a
 // configuration.
 func TestLaunchGroups(t *testing.T) {
 	for _, protocol := range []string{`"protocol": "TCP",`, `"protocol": "SHM",`, `"protocol": "MPI",`, ""} {
@@ -127,7 +127,7 @@ func TestLaunchGroups(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): A configuration whose groups are not those of the graph is refused.
+// A configuration whose groups are not those of the graph is refused.
 func TestLaunchRefused(t *testing.T) {
 	var k collector[int]
 	for _, c := range []struct{ config, says string }{
@@ -211,7 +211,7 @@ func TestLaunchElastic(t *testing.T) {
 	try.OK(t, <-worked)
 }
 
-// Promise (Dataflow): A configuration sets batches, the window and the policy of a group.
+// A configuration sets batches, the window and the policy of a group.
 func TestConfigCounts(t *testing.T) {
 	release := make(chan struct{})
 	src, sink := count(100), held(release)

@@ -93,7 +93,7 @@ func TestOrderedWindow(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A worker of an ordered farm may be done before its inputs have ended. The
+// A worker of an ordered farm may be done before its inputs have ended. The
 // others go on in order.
 func TestOrderedDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestOrderedCut(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): An ordered farm of parts that are no single stages is refused.
+// An ordered farm of parts that are no single stages is refused.
 func TestOrderedRefused(t *testing.T) {
 	var k collector[int]
 	farm := Farm(2, func(i int) Part[int, int] {

@@ -67,7 +67,7 @@ func inTwo(t *testing.T, f func(t *testing.T, c1, c2 *rocl.Context)) {
 	})
 }
 
-// Promise (Dataflow): A batch that is not full leaves to another group when its first item has
+// A batch that is not full leaves to another group when its first item has
 // waited for the batch's delay.
 func TestRemoteBatchLeavesByTime(t *testing.T) {
 	inTwo(t, func(t *testing.T, c1, c2 *rocl.Context) {
@@ -111,7 +111,7 @@ func TestDifferentGraphs(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A group that never starts is an error of the others, which names it.
+// A group that never starts is an error of the others, which names it.
 func TestGroupNeverStarts(t *testing.T) {
 	for _, group := range []string{"G1", "G2"} {
 		inTwo(t, func(t *testing.T, c1, _ *rocl.Context) {
@@ -185,7 +185,7 @@ func loseMiddle(t *testing.T, g *Graph, stop chan struct{}, first []Node, middle
 	return before, behind
 }
 
-// Promise (Dataflow): When a group is lost whose node has several inputs, the receivers from it
+// When a group is lost whose node has several inputs, the receivers from it
 // tell for each of them how many items it has done, and the senders to it how many they sent.
 func TestLostGroupOrigins(t *testing.T) {
 	for _, batch := range []int{1, 8} {
@@ -225,7 +225,7 @@ func TestLostGroupOrigins(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): A group that cannot use its context says so at once.
+// A group that cannot use its context says so at once.
 func TestContextIsClosed(t *testing.T) {
 	inTwo(t, func(t *testing.T, c1, _ *rocl.Context) {
 		try.OK(t, c1.Close())
@@ -234,7 +234,7 @@ func TestContextIsClosed(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A group that fails before others have started tells them its failure when
+// A group that fails before others have started tells them its failure when
 // they start soon after.
 func TestFailureReachesLateGroup(t *testing.T) {
 	inTwo(t, func(t *testing.T, c1, c2 *rocl.Context) {
@@ -381,7 +381,7 @@ func TestGroupTwice(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A memory buffer crosses to another group as an item, and its slices go to
+// A memory buffer crosses to another group as an item, and its slices go to
 // several consumers without a copy (topology scatter).
 func TestScatter(t *testing.T) {
 	for _, isCut := range []bool{false, true} {

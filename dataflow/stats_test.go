@@ -108,7 +108,7 @@ func TestStatsOfConsumer(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): Each group of a run tells the figures of its ends of the edges.
+// Each group of a run tells the figures of its ends of the edges.
 func TestStatus(t *testing.T) {
 	release := make(chan struct{})
 	src, sink := count(100, Window(8), Batch(2, 0, 0)), held(release)

@@ -89,7 +89,7 @@ func passes(n int, name string) []Part[int, int] {
 	return some(n, func(name string) Part[int, int] { return pass[int](name) }, name)
 }
 
-// Promise (Dataflow): Topology 1 of FastFlow gives each number once.
+// Topology 1 of FastFlow gives each number once.
 func TestTopology1(t *testing.T) {
 	for _, o := range [][]Option{nil, {Policy(OnDemand(4))}, {Policy(RoundRobin)}, {Policy(PreferLocal)}, {Batch(7, 0, 0)}, {Window(1), Batch(3, 0, 0)}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func runGroups(t *testing.T, ctx context.Context, g *Graph, groups ...string) []
 
 func never(int) error { return nil }
 
-// Promise (Dataflow): Items cross from one group to another in order (topology 19).
+// Items cross from one group to another in order (topology 19).
 func TestTopology19(t *testing.T) {
 	const n = 1000
 	check := func(t *testing.T, k *collector[record]) {
@@ -198,7 +198,7 @@ func TestFailureCrosses(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): A group that dies is an error of the others, never an end.
+// A group that dies is an error of the others, never an end.
 func TestGroupDies(t *testing.T) {
 	cluster := rocltest.Cluster(t, 1)
 	a, b := cluster.Open(0), cluster.Open(0)
@@ -235,7 +235,7 @@ func TestPanic(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A worker of a farm has the name of the farm and its number, if it has no
+// A worker of a farm has the name of the farm and its number, if it has no
 // name, also if it is fused.
 func TestWorkerNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A node is in one group, and a run needs a group for each node.
+// A node is in one group, and a run needs a group for each node.
 func TestGroups(t *testing.T) {
 	var k collector[int]
 	s, p := count(1), pass[int]("P")
@@ -284,7 +284,7 @@ func TestGroups(t *testing.T) {
 	try.Fails(g.Run(t.Context(), InGroup(c, "A", Config{})))(t, ErrNoGroup)
 }
 
-// Promise (Dataflow): Small items that leave one by one for another group come in order, and none
+// Small items that leave one by one for another group come in order, and none
 // stays behind, whether the consumer is quick or slow.
 func TestHeldItems(t *testing.T) {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond} {

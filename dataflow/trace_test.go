@@ -153,7 +153,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): The items that a worker of an elastic farm makes of a sampled item are
+// The items that a worker of an elastic farm makes of a sampled item are
 // sampled, also in order and behind a lost worker.
 func TestTraceElastic(t *testing.T) {
 	for _, o := range [][]Option{nil, {Ordered(10)}} {
@@ -264,7 +264,7 @@ func TestTraceMessages(t *testing.T) {
 	try.Equal(t, strings.Join(slices.DeleteFunc(got, isSample), "\n"), strings.Join(plain, "\n"))
 }
 
-// Promise (Dataflow): What another group says of a sampled item is checked.
+// What another group says of a sampled item is checked.
 func TestTraceRefused(t *testing.T) {
 	sample := func(item uint64) string {
 		return string(try.Get(codec.Append(nil, &struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/rocl-go/rocl/rpc"
 )
 
-// Promise (Package rpc): A snapshot of a server's context shows the handlers that run, and how long
+// A snapshot of a server's context shows the handlers that run, and how long
 // the oldest has run; that of a client's context shows the names of the calls that wait.
 func TestHandlersInSnapshots(t *testing.T) {
 	bubble(t, func(t *testing.T, home, other *rocl.Context) {

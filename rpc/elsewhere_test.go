@@ -19,7 +19,7 @@ import (
 // A server refuses requests whose arguments are not in the memory that they name, whatever length
 // they claim, and continues.
 //
-// Promise (Package rpc): A server refuses arguments that are not in the memory that the request
+// A server refuses arguments that are not in the memory that the request
 // names.
 func TestElsewhereForged(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)
@@ -89,7 +89,7 @@ func TestElsewhereForged(t *testing.T) {
 
 // A server holds a result until the caller reports that it has it, or the call ends in another way.
 //
-// Promise (Package rpc): A large result is held until its call has ended, and no longer. See also
+// A large result is held until its call has ended, and no longer. See also
 // TestDamagedReplyReleasesResult.
 func TestElsewhereHeld(t *testing.T) {
 	cl := rocltest.Cluster(t, 1)

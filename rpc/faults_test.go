@@ -183,7 +183,7 @@ func TestStreamRefused(t *testing.T) {
 // A stopped process, which does not take the replies to its calls, does not stop a server with an
 // Inline handler. The server's context keeps these replies.
 //
-// Promise (Package rpc): A caller that takes no replies does not stop a server.
+// A caller that takes no replies does not stop a server.
 func TestStalledCaller(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	sc := open(t, sock)

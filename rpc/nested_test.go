@@ -52,7 +52,7 @@ func TestDeregisterDuringCalls(t *testing.T) {
 	}
 }
 
-// Promise (Package rpc): Any number of calls may be in flight over one link.
+// Any number of calls may be in flight over one link.
 func TestManyInFlight(t *testing.T) {
 	s, c := pair(t)
 	for _, calls := range []int{32, 1024, 10_000} {

@@ -40,7 +40,7 @@ func TestReasonWithoutMemory(t *testing.T) {
 // A request that uses half of the memory of its server, which the handler holds until it has
 // replied, gets its reply.
 //
-// Promise (Package rpc): Replies do not wait for memory of their own context, so requests that use
+// Replies do not wait for memory of their own context, so requests that use
 // all memory get their replies. See also TestReasonWithoutMemory.
 func TestReplyBesideRequest(t *testing.T) {
 	for _, place := range [][]rpc.Option{nil, {rpc.Inline()}} {

@@ -310,7 +310,7 @@ func TestOverflowCallerKilled(t *testing.T) {
 
 // Calls whose server is killed end with rocl.ErrGone, and leave no memory exposed.
 //
-// Promise (Package rpc): If either side is killed during a transfer of a call, transfer and call
+// If either side is killed during a transfer of a call, transfer and call
 // end with `rocl.ErrGone`. See also TestOverflowCallerKilled.
 func TestOverflowServerKilled(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")

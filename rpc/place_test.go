@@ -70,7 +70,7 @@ func TestPlaceRefused(t *testing.T) {
 
 // No call fails while the handlers are moved from pool to pool and the pools are removed.
 //
-// Promise (Package rpc): Calls move between pools, and pools are removed, without a failed call.
+// Calls move between pools, and pools are removed, without a failed call.
 // See also TestFullPoolReplaced.
 func TestPoolsReplaced(t *testing.T) {
 	s, c := pair(t)

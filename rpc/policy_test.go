@@ -133,7 +133,7 @@ func TestMayRetryAfterAttempts(t *testing.T) {
 	})
 }
 
-// Promise (Package rpc): The deadlines of a policy hold for each attempt and for the whole call.
+// The deadlines of a policy hold for each attempt and for the whole call.
 // Pauses grow as it says.
 func TestPolicyTimes(t *testing.T) {
 	ended := make(chan error, 10)
@@ -317,7 +317,7 @@ func TestWaitForReady(t *testing.T) {
 	})
 }
 
-// Promise (Package rpc): CallAll ends when enough have answered, and says if too few have.
+// CallAll ends when enough have answered, and says if too few have.
 func TestEnough(t *testing.T) {
 	ended := make(chan error, 10)
 	f := func(ctx context.Context, i int) error {

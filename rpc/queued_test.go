@@ -24,7 +24,7 @@ import (
 // Requests whose caller has cancelled, has ended, or whose deadline is over leave the queue of a
 // pool while its worker is busy, and make room for others.
 //
-// Promise (Package rpc): A request leaves its queue at once when its caller cancels or ends. See
+// A request leaves its queue at once when its caller cancels or ends. See
 // also TestCancelledCallMakesRoom.
 func TestEndedCallsLeaveQueue(t *testing.T) {
 	for _, full := range []string{"reject", "wait"} {

@@ -411,7 +411,7 @@ func TestInterceptors(t *testing.T) {
 	}
 }
 
-// Promise (Package rpc): A call of raw values whose context cannot end allocates only its future.
+// A call of raw values whose context cannot end allocates only its future.
 func TestCallAllocates(t *testing.T) {
 	if isWatched {
 		t.Skip("the race detector makes pools forget, a rocldebug build remembers places")
@@ -438,7 +438,7 @@ func TestCallAllocates(t *testing.T) {
 
 // A handler may run before NewServer has returned. It and the server's interceptors get the server.
 //
-// Promise (Package rpc): A handler gets its server, also before `NewServer` has returned.
+// A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
 	c := open(t, filepath.Join(t.TempDir(), "s"))
 	caller := client(t, c)

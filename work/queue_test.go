@@ -250,7 +250,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// Promise (Package work): With Attempts(1) no handler gets a task a second time.
+// With Attempts(1) no handler gets a task a second time.
 func TestAtMostOnce(t *testing.T) {
 	inBubble(t, func(b bench) {
 		runs := [100]atomic.Int64{}
@@ -381,7 +381,7 @@ func TestBackPressure(t *testing.T) {
 	}
 }
 
-// Promise (Package work): Without a worker, Put and Results wait until their contexts end, and say
+// Without a worker, Put and Results wait until their contexts end, and say
 // why. Stats shows it.
 func TestNoWorker(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -414,7 +414,7 @@ func TestNoWorker(t *testing.T) {
 	})
 }
 
-// Promise (Package work): A loop over Results that is left early loses nothing.
+// A loop over Results that is left early loses nothing.
 func TestBreak(t *testing.T) {
 	for _, o := range [][]work.Option{nil, {work.Ordered()}} {
 		inBubble(t, func(b bench) {
@@ -501,7 +501,7 @@ func TestQueueEnds(t *testing.T) {
 	}
 }
 
-// Promise (Package work): Queues share workers: a worker does their tasks in turn.
+// Queues share workers: a worker does their tasks in turn.
 func TestTwoQueues(t *testing.T) {
 	inBubble(t, func(b bench) {
 		b.work(takes(10 * time.Millisecond))
@@ -538,7 +538,7 @@ func (c lyingCodec) Decode(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Promise (Package work): A codec that does not fit, fails or panics gives errors of tasks that
+// A codec that does not fit, fails or panics gives errors of tasks that
 // match rocl.ErrValue. A program's own codec encodes tasks and results.
 func TestCodecs(t *testing.T) {
 	inBubble(t, func(b bench) {
@@ -561,7 +561,7 @@ func TestCodecs(t *testing.T) {
 	})
 }
 
-// Promise (Package work): Tasks and results of any size that the memory of both sides allows
+// Tasks and results of any size that the memory of both sides allows
 // arrive. Larger ones are errors that match rocl.ErrTooLarge.
 func TestLarge(t *testing.T) {
 	ctx := t.Context()

@@ -269,7 +269,7 @@ func TestRunWrappedElsewhere(t *testing.T) {
 // tpvm hosts prints the hosts that answer, and says that another one does not, unless the cluster
 // has declared that one dead.
 //
-// Promise (Commands): `tpvm hosts` prints the hosts that answer, and names one that does not.
+// `tpvm hosts` prints the hosts that answer, and names one that does not.
 func TestHostsSilent(t *testing.T) {
 	one, two := hosts(t)
 	pod, node, _ := two.pod()

@@ -74,7 +74,7 @@ func chain(spans []sdk.ReadOnlySpan, s sdk.ReadOnlySpan) string {
 	return text
 }
 
-// Promise (Dataflow): The spans of a sampled item join across groups.
+// The spans of a sampled item join across groups.
 func TestSpansJoin(t *testing.T) {
 	var rs [2]*tracetest.SpanRecorder
 	g := graph(t, 10, func(context.Context, dataflow.Item[int]) error { return nil })

@@ -177,7 +177,7 @@ func testAccounts(t *testing.T) {
 // No gossip state is kept for members that have left, or that have been dead for long. The number
 // of dead members that are remembered is limited.
 //
-// Promise (Clusters): A member keeps little about dead members, and of at most 4,096. See also
+// A member keeps little about dead members, and of at most 4,096. See also
 // TestGossip.
 func TestMembersAreForgotten(t *testing.T) { inMemory(t, testMembersAreForgotten) }
 

@@ -158,7 +158,7 @@ func testHelloIsFollowed(t *testing.T) {
 // A name server that hangs delays neither the start of a member, nor its joining of other members,
 // nor its end.
 //
-// Promise (Clusters): Name servers that hang, and members that do not answer, do not keep a member
+// Name servers that hang, and members that do not answer, do not keep a member
 // from starting, joining or ending. See also TestCloseEndsExchange.
 func TestNameServerHangs(t *testing.T) { inMemory(t, testNameServerHangs) }
 

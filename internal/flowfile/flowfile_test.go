@@ -75,7 +75,7 @@ func TestKeys(t *testing.T) {
 // group returns a configuration of one group with more text in it.
 func group(more string) string { return `{"groups": [{"name": "a", ` + more + `}]}` }
 
-// Promise (Dataflow): A wrong configuration is refused with the file, the key and the reason.
+// A wrong configuration is refused with the file, the key and the reason.
 func TestWrongFiles(t *testing.T) {
 	for _, c := range []struct{ text, says string }{
 		{"", "f: the file is empty"},

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // The release that --version prints is the latest in the changelog, which has a section for
 // unreleased changes.
 //
-// Promise (Commands): `--version` prints the latest release in the changelog.
+// `--version` prints the latest release in the changelog.
 func TestChangelogAgrees(t *testing.T) {
 	text := try.Get(os.ReadFile("../../CHANGELOG.md"))(t)
 	heads := regexp.MustCompile(`(?m)^## \[(.*)\](.*)$`).FindAllStringSubmatch(string(text), -1)

@@ -18,7 +18,7 @@ import (
 // TestClients checks the figures of two clients with one Clients: of calls that succeed, fail, run
 // and panic before they are sent.
 //
-// Promise (Package rpc): The figures of clients count each call once, however it ends.
+// The figures of clients count each call once, however it ends.
 func TestClients(t *testing.T) {
 	ctx := t.Context()
 	c := try.Get(rocl.Open(ctx, rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)

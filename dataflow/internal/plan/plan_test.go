@@ -49,7 +49,7 @@ func edges(p *Plan) string {
 	return strings.TrimSpace(b.String())
 }
 
-// Promise (Dataflow): Channels are numbered in the order in which the parts were declared.
+// Channels are numbered in the order in which the parts were declared.
 func TestEdges(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -91,7 +91,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): The hash differs between graphs, types, policies and cuts.
+// The hash differs between graphs, types, policies and cuts.
 func TestHash(t *testing.T) {
 	seen := map[string]string{}
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ var stories = []struct {
 	{"a batch of a consumer that has ended", plan.Balanced, "ll", 9, "0 open0 0 close0 1"},
 }
 
-// Promise (Dataflow): Each policy chooses the channel that its documentation says.
+// Each policy chooses the channel that its documentation says.
 func TestStories(t *testing.T) {
 	for _, s := range stories {
 		o := Outputs{Choice: s.choice, Current: -1}
@@ -82,7 +82,7 @@ func play(o *Outputs, step string) string {
 	return ""
 }
 
-// Promise (Dataflow): A policy never exceeds a window, never chooses a consumer that has ended, and
+// A policy never exceeds a window, never chooses a consumer that has ended, and
 // waits only if a consumer must act first.
 func TestChooseModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -135,7 +135,7 @@ func checkChoice(t *rapid.T, o *Outputs, got int) {
 	}
 }
 
-// Promise (Dataflow): The end of a channel whose items are not all there is an error.
+// The end of a channel whose items are not all there is an error.
 func TestEnds(t *testing.T) {
 	in := Inputs{Ch: make([]Input, 2)}
 	in.Ch[0].Items = 3

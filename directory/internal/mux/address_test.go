@@ -14,7 +14,7 @@ import (
 // The route to the first member to join decides which address is advertised. Without one, the only
 // candidate is. A choice is never made silently.
 //
-// Promise (Clusters): A member advertises its address on the route to the first member to join. A
+// A member advertises its address on the route to the first member to join. A
 // choice that is left is an error that lists it. See also TestAdvertised.
 func TestChoose(t *testing.T) {
 	at := func(ip, ifi string) candidate { return candidate{ip: netip.MustParseAddr(ip), ifi: ifi} }

@@ -131,7 +131,7 @@ func TestServeSideBySide(t *testing.T) {
 
 // The output of the command for a message that is not a request goes to standard output.
 //
-// Promise (Commands): `rocl serve` prints the command's output for a message that is no request.
+// `rocl serve` prints the command's output for a message that is no request.
 func TestServeMessages(t *testing.T) {
 	sock := node(t)
 	s, _ := serve(t, sock, "cat; echo .", "name=there")

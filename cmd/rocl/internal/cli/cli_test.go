@@ -446,7 +446,7 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// Promise (Commands): `rocl watch` prints the time of each event.
+// `rocl watch` prints the time of each event.
 func TestWatch(t *testing.T) {
 	sock := node(t)
 	for _, as := range []string{"json", "text"} {

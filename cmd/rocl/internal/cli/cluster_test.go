@@ -199,7 +199,7 @@ func TestHangingNode(t *testing.T) {
 	}
 }
 
-// Promise (Commands): A command that only asks the directory opens no port.
+// A command that only asks the directory opens no port.
 func TestAskingOpensNoPort(t *testing.T) {
 	sock := node(t)
 	try.OK(t, Globals{Socket: sock, Timeout: long}.ask(t.Context(), func(_ *timeoutContext, c *rocl.Context) error {

@@ -95,7 +95,7 @@ func TestServicesAreAskedAtOnce(t *testing.T) {
 	}
 }
 
-// Promise (Commands): rocl services --types lists the types of calls. The completion of rocl call
+// rocl services --types lists the types of calls. The completion of rocl call
 // has the names of calls.
 func TestServicesTypes(t *testing.T) {
 	sock, c, _ := newServices(t)

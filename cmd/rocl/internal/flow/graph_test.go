@@ -68,7 +68,7 @@ func TestGraphOfOthers(t *testing.T) {
 	try.Equal(t, cli.Run(t.Context(), root, []string{"flow", "dryrun"}), 64)
 }
 
-// Promise (Dataflow): A dry run writes the groups of a program, and its output is a configuration.
+// A dry run writes the groups of a program, and its output is a configuration.
 func TestDryRun(t *testing.T) {
 	b := newBench(t)
 	try.Equal(t, b.rocl("dryrun -o "+b.path("flow.json"), "ok"), 0, b.err.String())

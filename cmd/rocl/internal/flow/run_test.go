@@ -363,7 +363,7 @@ func TestLauncherKilled(t *testing.T) {
 	b.checkNoneLeft(2)
 }
 
-// Promise (Dataflow): A wrong configuration and a program that does not exist are refused before
+// A wrong configuration and a program that does not exist are refused before
 // anything starts.
 func TestRunRefused(t *testing.T) {
 	b := newBench(t)
@@ -421,7 +421,7 @@ func TestRunOverSSH(t *testing.T) {
 	b.checkNoneLeft(3)
 }
 
-// Promise (Dataflow): Over ssh, an interrupt ends all groups, also one that ignores SIGTERM, and
+// Over ssh, an interrupt ends all groups, also one that ignores SIGTERM, and
 // what they have started.
 func TestRunOverRealSSH(t *testing.T) {
 	b := newBench(t)
