@@ -1263,3 +1263,132 @@ func ExampleContext_FindAll_nodes() {
 	// a machine with a core at least: true
 	// a worker there
 }
+
+// A snapshot shows what lies unread in the mailboxes of any context of the node.
+func ExampleSnapshot() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	program, operator := node.open(), node.open()
+	slow := register(program, "slow")
+	if err := slow.SendBytes(ctx, slow.ID(), 7, []byte("unread")); err != nil {
+		log.Fatal(err)
+	}
+	s, err := operator.SnapshotOf(ctx, program.ID()) // what program.Snapshot() returns there
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, r := range s.Resources {
+		fmt.Println(r.Name, r.Messages, "tag", r.First.Tag)
+	}
+	fmt.Println(len(operator.Snapshot().Resources))
+	// Output:
+	// name=slow 1 tag 7
+	// 0
+}
+
+// A program with handlers of its own shows in snapshots what they do.
+func ExampleActivity() {
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	r := register(c, "renderer")
+	r.SetActivity(rocl.Activity{Handlers: func() []rocl.HandlerSnapshot {
+		return []rocl.HandlerSnapshot{{Name: "render", Running: 2, Ended: 40}}
+	}})
+	for _, h := range c.Snapshot().Resources[0].Handlers {
+		fmt.Println(h.Name, h.Running, "run,", h.Ended, "have ended")
+	}
+	// Output: render 2 run, 40 have ended
+}
+
+func ExampleHandlerSnapshot() {
+	h := rocl.HandlerSnapshot{Name: "render", Running: 2, Oldest: time.Minute}
+	fmt.Printf("%d calls of %s run, one for %v\n", h.Running, h.Name, h.Oldest)
+	// Output: 2 calls of render run, one for 1m0s
+}
+
+func ExampleResourceSnapshot() {
+	node := newNode()
+	defer node.close()
+	c := node.open()
+	register(c, "idle")
+	for _, r := range c.Snapshot().Resources {
+		fmt.Println(r.Name, r.Messages, len(r.Waits), len(r.Senders))
+	}
+	// Output: name=idle 0 0 0
+}
+
+// The directory of each node of the cluster sums up what goes on there.
+func ExampleNodeSummary() {
+	ctx := context.Background()
+	var c *rocl.Context
+	sumUp := func(ctx context.Context, contexts []rocl.GID) ([]byte, error) { return c.Summarize(ctx, contexts) }
+	node := &node{server: directory.NewServer(directory.WithSummary(sumUp))} // as dirserver does
+	defer node.close()
+	c = node.open()
+	busy := register(node.open(), "busy")
+	if err := busy.SendBytes(ctx, busy.ID(), 0, nil); err != nil {
+		log.Fatal(err)
+	}
+	for s, err := range c.Summaries(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(s.Contexts[0].Resources[0].Name, "of", len(s.Contexts), "contexts")
+	}
+	// Output: name=busy of 2 contexts
+}
+
+// Follow shows where the time of a message goes, without a change of its program.
+func ExampleFollowed() {
+	ctx := context.Background()
+	node := newNode()
+	defer node.close()
+	operator, receiver := node.open(), node.open()
+	me, to := register(node.open(), "me"), register(receiver, "to")
+	fmt.Println(hello(me, to))
+	if _, err := operator.Follow(ctx, to.ID(), 1, time.Minute); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(hello(me, to))
+	followed, err := operator.Follow(ctx, to.ID(), 1, 0)
+	for _, f := range followed {
+		fmt.Println(f.Bytes, f.Transport, f.State, f.Stored >= 0 && f.Handled > 0, err)
+	}
+	// Output:
+	// hello
+	// hello
+	// 5 inproc released true <nil>
+}
+
+// A program that traces gives messages the span of their sender. Package otelrocl does it with
+// OpenTelemetry.
+func ExampleWithTrace() {
+	type key struct{}
+	span := rocl.Trace{ID: [16]byte{1}, Span: [8]byte{2}, Flags: 1}
+	node := newNode()
+	defer node.close()
+	c := node.open(rocl.WithTrace(func(ctx context.Context) rocl.Trace {
+		t, _ := ctx.Value(key{}).(rocl.Trace)
+		return t
+	}))
+	ctx := context.WithValue(context.Background(), key{}, span)
+	r := register(c, "traced")
+	if err := r.SendBytes(ctx, r.ID(), 0, nil); err != nil {
+		log.Fatal(err)
+	}
+	m, err := r.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	fmt.Println(m.Trace())
+	// Output: 00-01000000000000000000000000000000-0200000000000000-01
+}
+
+func ExampleTrace() {
+	var none rocl.Trace
+	fmt.Println(none.IsValid(), rocl.Trace{ID: [16]byte{1}, Span: [8]byte{2}}.IsValid())
+	// Output: false true
+}
