@@ -95,7 +95,7 @@ func value(t *testing.T, metrics, name string) string {
 
 func TestHTTP(t *testing.T) {
 	sock := filepath.Join(short(t), "sock")
-	said, stop := started(t, "--socket", sock, "--bind", "127.0.0.1:0", "--cluster", "here", "--http", ":0")
+	said, stop := started(t, "--socket", sock, "--bind", "127.0.0.1:0", "--cluster", "here", "--http", ":0", "--metrics-series", "0")
 	at := said.find(t, `"http":"(127\.0\.0\.1:\d+)"`) // without a host the address is on the loopback interface
 	base := "http://" + at
 	c := client(t)
