@@ -17,7 +17,7 @@ import (
 func TestSizeOfHello(t *testing.T) {
 	t.Setenv("CGO_ENABLED", "0")
 	const modules = 6
-	for tags, most := range map[string]int64{"": 8_000_000, "roclnotls": 5_600_000} {
+	for tags, most := range map[string]int64{"": 8_500_000, "roclnotls": 6_000_000} {
 		exe := filepath.Join(build(t, "hello", "-ldflags=-s -w", "-tags="+tags), "hello")
 		i := try.Get(os.Stat(exe))(t)
 		info := try.Get(buildinfo.ReadFile(exe))(t)

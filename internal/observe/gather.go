@@ -92,6 +92,9 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 		}
 	}
 	asking.Wait()
+	if len(v.Nodes) > 0 && (errors.Is(err, rocl.ErrPartial) || errors.Is(err, context.DeadlineExceeded)) {
+		err = nil // the directory of this node has answered, and has told its contexts before it asked other nodes
+	}
 	if ctx.Err() != nil || err != nil && len(v.Contexts)+len(found) == 0 {
 		return nil, fmt.Errorf("observe: find the contexts of the node: %w", cmp.Or(context.Cause(ctx), err))
 	}
