@@ -60,6 +60,7 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 	v := &View{Taken: time.Now()}
 	within, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
 	defer cancel()
+	isCluster = isCluster && isMember(within, c)
 	var mu sync.Mutex // guards v.Contexts
 	var asking sync.WaitGroup
 	asking.Go(func() { v.Nodes = nodes(within, c, isCluster) })
@@ -195,6 +196,13 @@ func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
 			v.Names[id] = safe(labels(&f.Attrs))
 		}
 	}
+}
+
+// isMember reports whether c's node may be in a cluster. The summary of a node that is in none would
+// tell what its contexts tell themselves.
+func isMember(ctx context.Context, c *rocl.Context) bool {
+	f, err := c.Lookup(ctx, resource.MakeGID(c.ID().Node(), 0, 0), rocl.AttrAddr)
+	return err != nil || f.Attrs.GetString(rocl.AttrAddr) != ""
 }
 
 // nodes returns c's node, or all nodes of the cluster.
