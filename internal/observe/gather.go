@@ -198,8 +198,8 @@ func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
 	}
 }
 
-// isMember reports whether c's node may be in a cluster. The summary of a node that is in none would
-// tell what its contexts tell themselves.
+// isMember reports whether c's node may be in a cluster. The summary of a node that is in none
+// would tell what its contexts tell themselves.
 func isMember(ctx context.Context, c *rocl.Context) bool {
 	f, err := c.Lookup(ctx, resource.MakeGID(c.ID().Node(), 0, 0), rocl.AttrAddr)
 	return err != nil || f.Attrs.GetString(rocl.AttrAddr) != ""
