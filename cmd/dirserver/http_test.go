@@ -299,7 +299,7 @@ func TestMetrics(t *testing.T) {
 	}
 	text := try.Get(os.ReadFile("testdata/metrics.txt"))(t)
 	listed := map[string]string{} // kind and help, by name
-	for _, m := range regexp.MustCompile("(?m)^(rocl_[a-z_]+)\\S* (.*)$").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(rocl_[a-z_]+)\S* (.*)$`).FindAllStringSubmatch(string(text), -1) {
 		listed[m[1]] = m[2]
 	}
 	for _, f := range got {

@@ -132,6 +132,7 @@ func TestTerminal(t *testing.T) {
 	w.keys("Enter")
 	w.sees(`name +name=sender`)
 	w.keys("Escape")
+	w.sees(`NAME↑`) // else the key and the report of the new size are read as one
 	w.tmux("resize-window", "-x", "60", "-y", "12")
 	w.sees(`(?s)\A(?:[^\n]{0,60}\n){11}q quit[^\n]{0,54}\n*\z`)
 	w.keys("q")
