@@ -140,17 +140,20 @@ func (s *NodeSummary) decode(b []byte) error {
 	return err
 }
 
-// Summaries asks each node of the cluster, this one too, for a summary of what goes on there, and
-// yields the summaries as they come. If a node could not be asked, Summaries yields an error, which
+// Summaries asks nodes for summaries of what goes on there, and yields the summaries as they come.
+// Without nodes it asks each node of the cluster, this one too. If a node could not be asked, Summaries yields an error, which
 // matches ErrPartial or ErrNoSummary, and a summary that has only Node. Another error is that of
 // the directory, and the last. The numbers of a summary are not negative, and texts are short and
 // safe to show, whatever the other node says.
-func (c *Context) Summaries(ctx context.Context) iter.Seq2[NodeSummary, error] {
+func (c *Context) Summaries(ctx context.Context, nodes ...resource.NodeID) iter.Seq2[NodeSummary, error] {
 	return func(yield func(NodeSummary, error) bool) {
-		nodes, err := c.nodes(ctx)
-		if err != nil {
-			yield(NodeSummary{}, fmt.Errorf("rocl: ask the nodes for summaries: %w", err))
-			return
+		if len(nodes) == 0 {
+			all, err := c.nodes(ctx)
+			if err != nil {
+				yield(NodeSummary{}, fmt.Errorf("rocl: ask the nodes for summaries: %w", err))
+				return
+			}
+			nodes = all
 		}
 		type answer struct {
 			NodeSummary

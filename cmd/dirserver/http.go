@@ -21,7 +21,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
@@ -52,8 +51,7 @@ type watched struct {
 	gate    *web.Gate // decides which requests may see more than counts
 	page    *web.Page
 
-	source   *source.Source       // of what the contexts of the node tell; nil: they are not asked
-	programs prometheus.Collector // of metrics of these contexts; nil likewise
+	programs prometheus.Collector // of metrics of the contexts of the node; nil: they are not asked
 
 	begun   time.Time
 	serving atomic.Bool

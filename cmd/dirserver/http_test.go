@@ -223,7 +223,7 @@ func TestReady(t *testing.T) {
 	defer s.Close()
 	var c *cluster.Cluster
 	w := &watched{server: s, cluster: func() *cluster.Cluster { return c }, joins: true, log: slog.New(slog.DiscardHandler), gate: web.NewGate("sock"), begun: time.Now()}
-	defer w.openPage("sock")()
+	defer w.openPage(newClient("sock", w.log))()
 	h := w.handler(true)
 	ask := func(path string, want int, says string) {
 		t.Helper()

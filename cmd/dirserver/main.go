@@ -27,6 +27,7 @@ import (
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/internal/web"
@@ -195,22 +196,20 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 		w.cluster, w.missing = member.Cluster, member.Missing
 		opts = append(opts, member.Option())
 	}
-	sums := &summaries{socket: s.socket.value}
-	opts = append(opts, directory.WithSummary(sums.make))
-	defer sums.end()
+	client := newClient(s.socket.value, log)
+	defer client.Close()
+	opts = append(opts, directory.WithSummary(summarize(client)))
 	srv, err := directory.Listen(s.socket.value, opts...)
 	if err != nil {
 		return err
 	}
 	w.server = srv
 	if s.httpAt != "" && s.series > 0 {
-		w.source = w.newSource(s.socket.value)
-		defer w.source.Close()
-		w.programs = newPrograms(w.source, srv, s.names, s.series)
+		w.programs = newPrograms(source.New(client), srv, s.names, s.series)
 	}
 	if s.httpAt != "" { // opened first, so that health shows the start and the end too
 		w.gate = web.NewGate(s.socket.value)
-		defer w.openPage(s.socket.value)()
+		defer w.openPage(client)()
 		end, err := w.open(s.httpAt)
 		if err != nil {
 			srv.Close()
@@ -260,11 +259,8 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	w.ending.Store(true)
 	notify(log, "STOPPING=1")
 	log.Info("stopping", "contexts", srv.Stats().Contexts)
-	endPod()   // while the directory still serves
-	sums.end() // likewise
-	if w.source != nil {
-		w.source.Close()
-	}
+	endPod()       // while the directory still serves
+	client.Close() // likewise
 	return srv.Close()
 }
 

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
@@ -11,16 +12,16 @@ import (
 	"github.com/rocl-go/rocl/resource"
 )
 
-// newSource returns a source of what the contexts of the node whose directory is at socket tell.
-func (w *watched) newSource(socket string) *source.Source {
-	return source.New(func(ctx context.Context) (*rocl.Context, error) {
-		return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(w.log))
+// newClient returns a client of the node whose directory is at socket.
+func newClient(socket string, log *slog.Logger) *source.Client {
+	return source.NewClient(func(ctx context.Context) (*rocl.Context, error) {
+		return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(log))
 	})
 }
 
-// openPage makes w's page of the node whose directory is at socket, until end is called.
-func (w *watched) openPage(socket string) (end func()) {
-	src := w.newSource(socket).OfCluster()
+// openPage makes w's page of the node of client, until end is called.
+func (w *watched) openPage(client *source.Client) (end func()) {
+	src := source.New(client).OfCluster()
 	w.page = web.NewPage(web.Options{
 		Gate: w.gate, Counts: w.counts, View: src.View,
 		Find: func(pattern *resource.List, most int) (all []resource.GID) {
@@ -35,10 +36,7 @@ func (w *watched) openPage(socket string) (end func()) {
 			return &r.Attrs, ok
 		},
 	})
-	return func() {
-		w.page.Close()
-		src.Close()
-	}
+	return w.page.Close
 }
 
 // counts returns the figures that the page shows to every process.

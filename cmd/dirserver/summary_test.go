@@ -29,22 +29,3 @@ func TestSummary(t *testing.T) {
 		try.Equal(t, got, 1, "summaries")
 	}
 }
-
-// A daemon without questions has no context, and one that ends makes no summary.
-func TestSummariesRest(t *testing.T) {
-	sock := filepath.Join(short(t), "sock")
-	_, stop := started(t, "--socket", sock)
-	defer stop()
-	s := &summaries{socket: sock}
-	for range 2 {
-		try.Get(s.make(eventually.Context(t), nil))(t)
-		if s.c == nil {
-			t.Fatal("there is no context")
-		}
-		if s.rest(); s.c != nil {
-			t.Fatal("the context goes on")
-		}
-	}
-	s.end()
-	try.Fails(s.make(eventually.Context(t), nil))(t, rocl.ErrClosed, "after the end")
-}

@@ -60,15 +60,14 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 	v := &View{Taken: time.Now()}
 	within, cancel := context.WithDeadline(ctx, v.Taken.Add(limit))
 	defer cancel()
-	isCluster = isCluster && isMember(within, c)
 	var mu sync.Mutex // guards v.Contexts
 	var asking sync.WaitGroup
-	asking.Go(func() { v.Nodes = nodes(within, c, isCluster) })
 	told := map[rocl.GID]Context{} // by contexts of other nodes
 	sums := map[resource.NodeID]summary{}
-	if isCluster {
-		asking.Go(func() { sumUp(within, c, told, sums) })
-	}
+	asking.Go(func() {
+		v.Nodes = nodes(within, c, isCluster)
+		sumUp(within, c, v.Nodes, told, sums)
+	})
 	var found []Context // that are to be told: those of other nodes with isCluster
 	err := error(nil)
 	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Want(rocl.AttrPID)) {
@@ -114,9 +113,18 @@ type summary struct {
 	isCut   bool // contexts were left out
 }
 
-// sumUp asks the nodes for their summaries, and sets what each context has told.
-func sumUp(ctx context.Context, c *rocl.Context, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
-	for s, err := range c.Summaries(ctx) {
+// sumUp asks the nodes but c's own for their summaries, and sets what each context has told.
+func sumUp(ctx context.Context, c *rocl.Context, nodes []Node, told map[rocl.GID]Context, sums map[resource.NodeID]summary) {
+	var others []resource.NodeID
+	for _, n := range nodes {
+		if n.ID != c.ID().Node() {
+			others = append(others, n.ID)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	for s, err := range c.Summaries(ctx, others...) {
 		sum := summary{isCut: s.Cut["contexts"]+s.Cut["silent"] > 0}
 		if err != nil {
 			sum.problem = err.Error()
@@ -196,13 +204,6 @@ func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
 			v.Names[id] = safe(labels(&f.Attrs))
 		}
 	}
-}
-
-// isMember reports whether c's node may be in a cluster. The summary of a node that is in none
-// would tell what its contexts tell themselves.
-func isMember(ctx context.Context, c *rocl.Context) bool {
-	f, err := c.Lookup(ctx, resource.MakeGID(c.ID().Node(), 0, 0), rocl.AttrAddr)
-	return err != nil || f.Attrs.GetString(rocl.AttrAddr) != ""
 }
 
 // nodes returns c's node, or all nodes of the cluster.

@@ -34,12 +34,12 @@ func node(t *testing.T) (other *rocl.Context, open func(context.Context) (*rocl.
 	}, opened
 }
 
-// Questions at about the same time share one view. A later one has a view of its own, by the same
-// context, which is closed when nobody asks and opened when somebody asks again.
+// Questions at about the same time share one view. A later one has a view of its own.
 func TestView(t *testing.T) {
 	other, open, opened := node(t)
-	s := New(open)
-	defer s.Close()
+	client := NewClient(open)
+	defer client.Close()
+	s := New(client)
 	s.fresh = time.Hour
 	var all sync.WaitGroup
 	var views [8]*observe.View
@@ -56,63 +56,78 @@ func TestView(t *testing.T) {
 			t.Errorf("%v", v)
 		}
 	}
+	s = New(client)
 	s.fresh = 0
-	if v := try.Get(s.View(t.Context()))(t); v == views[0] {
+	if first := try.Get(s.View(t.Context()))(t); try.Get(s.View(t.Context()))(t) == first {
 		t.Error("the view is an old one")
 	}
 	try.Equal(t, opened.Load(), 1, "contexts opened")
-	s.idle = time.Millisecond
-	try.Get(s.View(t.Context()))(t)
-	eventually.True(t, "the context is closed", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.c == nil && s.close == nil })
-	s.idle = time.Hour
-	try.Get(s.View(t.Context()))(t)
-	if n := opened.Load(); n < 2 {
-		t.Errorf("%d contexts opened", n)
-	}
 }
 
-// A question fails when its caller gives up, when there is no context, and after Close, which ends
-// what is under way. Another question may succeed.
+// A question fails when its caller gives up, and when there is no context.
 func TestViewFails(t *testing.T) {
-	_, open, _ := node(t)
-	var fails atomic.Bool
-	cause := errors.New("cause")
-	began := make(chan struct{}, 2)
-	s := New(func(ctx context.Context) (*rocl.Context, error) {
-		if fails.Load() {
-			began <- struct{}{}
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return open(ctx)
+	client := NewClient(func(ctx context.Context) (*rocl.Context, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	})
-	s.fresh = 0
-	fails.Store(true)
+	s := New(client)
+	cause := errors.New("cause")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	try.Fails(s.View(ctx))(t, cause)
-	<-began
-	s.mu.Lock()
-	try.Equal(t, s.last.isDone(), false, "the question is answered")
-	s.mu.Unlock()
 	var waits sync.WaitGroup
 	waits.Go(func() {
 		if _, err := s.View(t.Context()); err == nil {
 			t.Error("a view of no context")
 		}
 	})
-	waits.Go(s.Close)
+	waits.Go(client.Close)
 	waits.Wait()
 	try.Fails(s.View(t.Context()))(t, rocl.ErrClosed)
-	s.Close()
+}
 
-	s = New(open)
-	defer s.Close()
-	s.fresh = 0
-	try.Get(s.View(t.Context()))(t)
-	s.c.Close() // as if the directory had ended
-	if _, err := s.View(t.Context()); err == nil {
-		t.Error("a closed context gave a view")
-	}
-	try.Get(s.View(t.Context()))(t)
+// A client has one context for all uses at the same time, and none when nobody has used it for a
+// while. After an error the next use opens another context, and the old one stays open as long as
+// it is used.
+func TestClient(t *testing.T) {
+	_, open, opened := node(t)
+	c := NewClient(open)
+	cause := errors.New("cause")
+	isOpen := func(ctx context.Context, r *rocl.Context) error { _, err := r.Lookup(ctx, r.ID()); return err }
+	try.OK(t, c.Use(t.Context(), func(ctx context.Context, first *rocl.Context) error {
+		try.OK(t, c.Use(ctx, func(_ context.Context, second *rocl.Context) error {
+			try.Equal(t, second, first)
+			return nil
+		}))
+		try.Equal(t, c.Use(ctx, func(context.Context, *rocl.Context) error { return cause }), cause)
+		try.OK(t, c.Use(ctx, isOpen))
+		try.Equal(t, opened.Load(), 2, "contexts opened")
+		return isOpen(ctx, first)
+	}))
+	c.idle = time.Millisecond
+	try.OK(t, c.Use(t.Context(), isOpen))
+	eventually.True(t, "the context is closed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.current == nil })
+	c.idle = time.Hour
+	try.OK(t, c.Use(t.Context(), isOpen))
+	try.Equal(t, opened.Load(), 3, "contexts opened")
+	c.Close()
+	try.Equal(t, c.Use(t.Context(), isOpen), rocl.ErrClosed)
+}
+
+// Close ends the uses under way and waits for them.
+func TestCloseInUse(t *testing.T) {
+	_, open, _ := node(t)
+	c := NewClient(open)
+	began, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- c.Use(t.Context(), func(ctx context.Context, _ *rocl.Context) error {
+			close(began)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-began
+	c.Close()
+	try.Fails(0, <-ended)(t, rocl.ErrClosed)
+	c.Close()
 }
