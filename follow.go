@@ -5,10 +5,10 @@ package rocl
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/display"
 )
 
 // A Trace is the context of a distributed trace that travels with a message; see [WithTrace].
@@ -42,6 +42,6 @@ func (c *Context) Follow(ctx context.Context, id GID, every int, limit time.Dura
 	if err != nil {
 		return nil, fmt.Errorf("rocl: follow messages to %v: %w", id, err)
 	}
-	clamp(reflect.ValueOf(&all).Elem())
+	display.Clean(&all)
 	return all, nil
 }

@@ -9,11 +9,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/dispatch"
@@ -47,9 +44,8 @@ const SnapshotVersion = 1
 
 // Limits of a Snapshot.
 const (
-	mostName     = 64  // characters of a name
-	mostText     = 512 // bytes of any other text
-	mostHandlers = 64  // of a resource
+	mostName     = 64 // characters of a name
+	mostHandlers = 64 // of a resource
 )
 
 // A ResourceSnapshot is a resource and its mailbox at one moment.
@@ -138,7 +134,7 @@ func (c *Context) Snapshot() Snapshot {
 		}
 	}
 	maps.DeleteFunc(s.Cut, func(_ string, n int) bool { return n == 0 })
-	clamp(reflect.ValueOf(&s).Elem())
+	display.Clean(&s)
 	return s
 }
 
@@ -182,7 +178,7 @@ func (c *Context) snapshotOf(ctx context.Context, id GID, most int) (Snapshot, e
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("rocl: ask context %v for its snapshot: %w", id, err)
 	}
-	clamp(reflect.ValueOf(&s).Elem())
+	display.Clean(&s)
 	return s, nil
 }
 
@@ -261,46 +257,3 @@ func nameOf(l *List) string {
 
 // quote returns s, in quotes if a name or a value with these characters would be unclear.
 func quote(s string) string { return display.QuoteIf(strings.ContainsAny(s, ` ="`), s) }
-
-// clamp makes the values in v, a part of a snapshot, harmless: numbers are not negative, and texts
-// are short and safe to show.
-func clamp(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Int, reflect.Int64:
-		if v.CanSet() && v.Int() < 0 {
-			v.SetInt(0)
-		}
-	case reflect.String:
-		if v.CanSet() {
-			v.SetString(harmless(v.String()))
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			clamp(v.Index(i))
-		}
-	case reflect.Struct:
-		for i := range v.NumField() {
-			clamp(v.Field(i))
-		}
-	case reflect.Map:
-		for _, k := range slices.Clone(v.MapKeys()) {
-			e := reflect.New(v.Type().Elem()).Elem()
-			e.Set(v.MapIndex(k))
-			clamp(e)
-			v.SetMapIndex(k, reflect.Value{})
-			v.SetMapIndex(reflect.ValueOf(harmless(k.String())), e)
-		}
-	}
-}
-
-// harmless returns s, cut if it is long, with escapes in place of characters that are not safe.
-func harmless(s string) string {
-	if len(s) > mostText {
-		n := mostText
-		for !utf8.RuneStart(s[n]) && n > mostText-utf8.UTFMax {
-			n--
-		}
-		s = s[:n] + "…"
-	}
-	return display.Escape(s)
-}

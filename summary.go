@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +19,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -136,7 +136,7 @@ func (s *NodeSummary) decode(b []byte) error {
 	if err == nil && s.Version != SnapshotVersion {
 		err = fmt.Errorf("its version is %d, not %d", s.Version, SnapshotVersion)
 	}
-	clamp(reflect.ValueOf(s).Elem())
+	display.Clean(s)
 	return err
 }
 

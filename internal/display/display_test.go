@@ -6,8 +6,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -95,4 +98,36 @@ func FuzzSafe(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Clean limits numbers, texts and times wherever they stand, and keeps what tells things apart.
+func TestClean(t *testing.T) {
+	type part struct {
+		Count  int
+		Age    time.Duration
+		Number uint64
+		At     time.Time
+		hidden int
+	}
+	type all struct {
+		Name  string
+		Bytes uint64
+		Tag   uint64
+		Parts []part
+		Cut   map[string]int
+		Of    *int
+	}
+	at, huge := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), uint64(math.MaxUint64)
+	got := all{"\x1b" + strings.Repeat("é", MaxText), huge, huge,
+		[]part{{-1, -1, huge, time.Unix(1<<50, 0), -1}, {math.MaxInt, math.MaxInt64, 0, at, 0}}, map[string]int{"\a": -5}, nil}
+	Clean(&got)
+	want := all{`\x1b` + strings.Repeat("é", MaxText/2-1) + "…", MaxNumber, huge,
+		[]part{{0, 0, huge, time.Time{}, -1}, {min(math.MaxInt, MaxNumber), MaxNumber, 0, at, 0}}, map[string]int{`\a`: 0}, nil}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("\n%+v, want\n%+v", got, want)
+	}
+	long := make([]int, MaxEntries+1)
+	if Clean(&long); len(long) != MaxEntries {
+		t.Errorf("%d entries", len(long))
+	}
 }

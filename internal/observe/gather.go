@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -201,7 +200,7 @@ func (v *View) name(ctx context.Context, c *rocl.Context, limit time.Duration) {
 			return
 		}
 		if err == nil {
-			v.Names[id] = safe(labels(&f.Attrs))
+			v.Names[id] = display.Short(labels(&f.Attrs))
 		}
 	}
 }
@@ -257,7 +256,7 @@ func labels(a *rocl.List) string {
 	var all []string
 	for name, value := range a.All() {
 		if !strings.HasPrefix(name, resource.SystemPrefix) {
-			all = append(all, name+"="+string(value[:min(len(value), maxText)]))
+			all = append(all, name+"="+string(value[:min(len(value), display.MaxText)]))
 		}
 	}
 	return strings.Join(all[:min(len(all), 8)], " ")
@@ -268,17 +267,10 @@ const maxNames = 1000
 
 const noAnswer = "no answer" // within the limit
 
-// The limits of what Clean keeps.
-const (
-	maxText    = 512     // bytes of a text
-	maxEntries = 100_000 // of a list
-	maxNumber  = 1 << 56 // of a count, of bytes and of nanoseconds
-)
-
 // Clean makes the values of a view safe to show and to compute with, and brings the contexts and
 // nodes into order. Gather does so. Clean is for the reader of a view from a file.
 func (v *View) Clean() {
-	v.clean(reflect.ValueOf(v).Elem())
+	display.Clean(v)
 	slices.SortFunc(v.Contexts, func(a, b Context) int { return a.Context.Compare(b.Context) })
 	v.Contexts = slices.CompactFunc(v.Contexts, func(a, b Context) bool { return a.Context == b.Context })
 	slices.SortFunc(v.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
@@ -291,60 +283,5 @@ func (v *View) Clean() {
 	}
 }
 
-// clean limits the values in part, a part of the view. Identifiers and numbers that only tell
-// things apart stay.
-func (v *View) clean(part reflect.Value) {
-	switch part.Kind() {
-	case reflect.Int, reflect.Int64:
-		part.SetInt(min(max(part.Int(), 0), maxNumber))
-	case reflect.Uint64:
-		part.SetUint(min(part.Uint(), maxNumber))
-	case reflect.String:
-		part.SetString(safe(part.String()))
-	case reflect.Slice:
-		part.Set(part.Slice(0, min(part.Len(), maxEntries)))
-		for i := range part.Len() {
-			v.clean(part.Index(i))
-		}
-	case reflect.Map:
-		old := part.MapRange()
-		limited := reflect.MakeMap(part.Type())
-		for old.Next() && limited.Len() < maxEntries {
-			key, value := reflect.New(part.Type().Key()).Elem(), reflect.New(part.Type().Elem()).Elem()
-			key.Set(old.Key())
-			value.Set(old.Value())
-			v.clean(key)
-			v.clean(value)
-			limited.SetMapIndex(key, value)
-		}
-		if limited.Len() > 0 {
-			part.Set(limited)
-		}
-	case reflect.Struct:
-		if t, ok := part.Addr().Interface().(*time.Time); ok {
-			if t.Year() < 1970 || t.After(v.Taken.Add(24*time.Hour)) {
-				*t = time.Time{}
-			}
-			return
-		}
-		for i := range part.NumField() {
-			switch f := part.Type().Field(i); {
-			case !f.IsExported(), f.Name == "ID", f.Name == "Number", f.Name == "Tag", f.Name == "Tags":
-			default:
-				v.clean(part.Field(i))
-			}
-		}
-	}
-}
-
-// safe returns s, cut if it is long, with escapes in place of characters that would control a
-// terminal.
-func safe(s string) string {
-	if len(s) > maxText {
-		s = strings.ToValidUTF8(s[:maxText], "") + "…"
-	}
-	return display.Escape(s)
-}
-
-// number limits a number to those that are from 0 to maxNumber.
-func number[N ~int | ~int64](n N) N { return N(min(max(int64(n), 0), maxNumber)) }
+// number limits a number to those that are from 0 to display.MaxNumber.
+func number[N ~int | ~int64](n N) N { return N(min(max(int64(n), 0), display.MaxNumber)) }
