@@ -266,7 +266,7 @@ func (l *ledger) find(p *Process, name string) (id rocl.GID, ok bool) {
 }
 
 // payload is what messages consist of. They are told apart by their tags.
-var payload [1 << 20]byte
+var payload [320 << 10]byte
 
 // size draws the size of a message. Few messages are so large that they travel in pieces.
 func (l *ledger) size(rnd *rand.Rand) int {
