@@ -66,7 +66,28 @@
 //
 // # A new transport
 //
-// A new transport is a package beside package tcp that implements [Transport]. A transport over
-// byte streams builds on package stream, and provides a handshake and a Writer. The conformance
-// suite (subsystest.Test) checks the contract of this package.
+// A transport takes a day if it is written in this order. The model is transport.go of package
+// simnet: it has all parts of the contract in 300 lines. A transport over sockets of TCP builds on
+// package stream instead, and has only a Protocol and a Writer, as package tcp does.
+//
+//  1. [Transport.Listen], [Port.Addr] and [Port.Reaches]: a scheme, and addresses that do not change.
+//     An address of another form is ErrAddress. What the machine lacks is ErrUnavailable: the context
+//     logs it, and does without the transport.
+//  2. Two ends that know each other: a goroutine of the port gives each accepted connection to
+//     Config.Accept, and Dial ends with its ctx. The dispatcher says hello in the first frames and
+//     proves who it is, so a transport has a handshake only for needs of its own.
+//  3. [Conn.Send]: takes what fits, copies or retains it, and never waits. The header is on the wire
+//     as [Header.Put] writes it. A frame of type TypeBatch is a run of frames with their headers.
+//  4. Receiving: [stream.Reader] makes frames of bytes, asks the sink for room for large ones, and
+//     stops while memory is short. Otherwise call Sink.Frames with payloads in buffers of Config.Pool.
+//     A goroutine of the transport holds Config.Progress for that. If the transport has a descriptor,
+//     register it as a [Source] of Config.Poller, and if it has memory to look at, as a [Ring]: then
+//     the goroutine that waits for a message fetches it itself, which saves a switch of goroutines.
+//  5. The end: once, behind all that has come, and never after Close. Close closes, Down reports.
+//  6. [Prober] and [Streamer] if its connections cross a network, Unsealed if others can read it there.
+//
+// Run the conformance suite (subsystest.Test) from the second step on. It says which part of the
+// contract is broken. At last give the transport to a context by rocl.WithTransports.
+//
+// [stream.Reader]: https://pkg.go.dev/github.com/rocl-go/rocl/subsys/stream#Reader
 package subsys

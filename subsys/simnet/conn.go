@@ -191,6 +191,13 @@ func (c *tcpConn) Read(b []byte) (int, error) {
 	}
 }
 
+// readNow reads what has arrived. It returns 0 and nil if there is nothing to read yet.
+func (c *tcpConn) readNow(b []byte) (n int, err error) {
+	c.changed.L.Lock()
+	defer c.changed.L.Unlock()
+	return c.readLocked(b)
+}
+
 // readLocked reads what has arrived. It returns 0 and nil if there is nothing to read yet.
 func (c *tcpConn) readLocked(b []byte) (n int, err error) {
 	switch {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,8 +20,7 @@ import (
 
 const scheme = "sim"
 
-// rounds is how many times a connection is read before its goroutine gives up Config.Progress.
-const rounds = 8
+const rounds = 8 // reads of a connection before its goroutine gives up Config.Progress
 
 // Transport returns the transport of the process. Its addresses are sim://host:port.
 func (p *Process) Transport() subsys.Transport { return transport{p} }
@@ -29,18 +30,17 @@ type transport struct{ p *Process }
 func (transport) Name() string { return scheme }
 
 func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	host := ""
+	host, err := "", error(nil)
 	if addr != "" {
-		var err error
 		if host, err = hostOf(addr); err != nil {
 			return nil, err
 		}
 	}
 	ln, err := t.p.listen(host)
-	if err != nil {
-		if errors.Is(err, syscall.EADDRNOTAVAIL) {
-			return nil, fmt.Errorf("simnet: listening on %s: %w: %w", addr, subsys.ErrAddress, err)
-		}
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("simnet: listening on %s: %w: %w", addr, subsys.ErrAddress, err)
+	case err != nil:
 		return nil, fmt.Errorf("simnet: listening on %s: %w: %w", addr, subsys.ErrUnavailable, err)
 	}
 	p := &port{process: t.p, cfg: cfg, ln: ln, conns: map[*conn]struct{}{}}
@@ -82,22 +82,22 @@ func (p *port) accept() {
 		if err != nil {
 			return // closed
 		}
-		c, err := p.adopt(nc)
+		c, err := p.adopt(nc, nil)
 		if err != nil {
 			continue
 		}
 		p.cfg.Count.ConnsIn.Add(1)
-		if c.sink = p.cfg.Accept(c); c.sink == nil {
+		if c.sink = p.cfg.Accept(c); c.sink != nil {
+			c.Start()
+		} else {
 			c.Close()
-			continue
 		}
-		c.Start()
 	}
 }
 
 // adopt makes a connection of nc, which it closes if the port is closed.
-func (p *port) adopt(nc *tcpConn) (*conn, error) {
-	c := &conn{port: p, nc: nc}
+func (p *port) adopt(nc *tcpConn, s subsys.Sink) (*conn, error) {
+	c := &conn{port: p, nc: nc, sink: s}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.isClosed {
@@ -114,28 +114,24 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 		return nil, err
 	}
 	nc, err := p.process.dial(ctx, host)
-	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
-		}
-		return nil, fmt.Errorf("simnet: dialling %s: %w", addr, err)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 	}
-	c, err := p.adopt(nc)
+	var c *conn
+	if err == nil {
+		c, err = p.adopt(nc, s)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("simnet: dialling %s: %w", addr, err)
 	}
 	p.cfg.Count.ConnsOut.Add(1)
-	c.sink = s
 	return c, nil
 }
 
 func (p *port) Close() error {
 	p.mu.Lock()
 	p.isClosed = true
-	var open []*conn
-	for c := range p.conns {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Keys(p.conns))
 	p.mu.Unlock()
 	p.ln.Close()
 	for _, c := range open {
@@ -159,10 +155,8 @@ type conn struct {
 }
 
 func (c *conn) Transport() string { return scheme }
-
-func (c *conn) Remote() string { return scheme + "://" + c.nc.remote.String() }
-
-func (c *conn) Streams() {}
+func (c *conn) Remote() string    { return scheme + "://" + c.nc.remote.String() }
+func (c *conn) Streams()          {}
 
 func (c *conn) Unanswered() (owes bool, heard time.Duration) {
 	c.nc.changed.L.Lock()
@@ -216,9 +210,7 @@ func (c *conn) await() (canRead, canWrite bool) {
 		canWrite = c.wantsRoom && !nc.p.isStopped && nc.writeErrorLocked() == nil && nc.out.room() > 0
 		if canRead || canWrite || c.closed.Load() || nc.p.isKilled {
 			c.isRevived = false
-			if canWrite {
-				c.wantsRoom = false
-			}
+			c.wantsRoom = c.wantsRoom && !canWrite
 			return canRead || nc.p.isKilled, canWrite
 		}
 		nc.changed.Wait()
@@ -228,38 +220,22 @@ func (c *conn) await() (canRead, canWrite bool) {
 // receive reads until nothing is left, or rounds times. The goroutine holds Config.Progress.
 func (c *conn) receive() {
 	for range rounds {
+		n := 0
 		space, err := c.in.Space()
-		if errors.Is(err, stream.ErrStarved) {
-			return
-		}
-		if err != nil {
-			c.fail(err)
-			return
-		}
-		n, err := c.read(space)
-		if n == 0 && err == nil {
-			return
-		}
-		if err != nil {
-			c.fail(fmt.Errorf("simnet: reading from %s: %w: %w", c.Remote(), subsys.ErrPeerClosed, err))
-			return
-		}
-		if _, err := c.in.Took(n); err != nil {
-			if !errors.Is(err, stream.ErrStarved) {
-				c.fail(err)
+		if err == nil {
+			if n, err = c.nc.readNow(space); err != nil {
+				err = fmt.Errorf("simnet: reading from %s: %w: %w", c.Remote(), subsys.ErrPeerClosed, err)
+			} else if n > 0 {
+				_, err = c.in.Took(n)
 			}
-			return
 		}
-		if c.closed.Load() {
+		if err != nil && !errors.Is(err, stream.ErrStarved) {
+			c.fail(err)
+		}
+		if err != nil || n == 0 || c.closed.Load() {
 			return
 		}
 	}
-}
-
-func (c *conn) read(b []byte) (int, error) {
-	c.nc.changed.L.Lock()
-	defer c.nc.changed.L.Unlock()
-	return c.nc.readLocked(b)
 }
 
 // Send implements [subsys.Conn]. It copies the frames, and takes them while there is any room.
@@ -299,10 +275,7 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	return n, nil
 }
 
-func (c *conn) Close() error {
-	c.end()
-	return nil
-}
+func (c *conn) Close() error { c.end(); return nil }
 
 // end closes the connection, once. isFirst reports whether this call closed it.
 func (c *conn) end() (isFirst bool) {
