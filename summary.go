@@ -141,10 +141,10 @@ func (s *NodeSummary) decode(b []byte) error {
 }
 
 // Summaries asks nodes for summaries of what goes on there, and yields the summaries as they come.
-// Without nodes it asks each node of the cluster, this one too. If a node could not be asked, Summaries yields an error, which
-// matches ErrPartial or ErrNoSummary, and a summary that has only Node. Another error is that of
-// the directory, and the last. The numbers of a summary are not negative, and texts are short and
-// safe to show, whatever the other node says.
+// Without nodes it asks each node of the cluster, this one too. If a node could not be asked,
+// Summaries yields an error, which matches ErrPartial or ErrNoSummary, and a summary that has only
+// Node. Another error is that of the directory, and the last. The numbers of a summary are not
+// negative, and texts are short and safe to show, whatever the other node says.
 func (c *Context) Summaries(ctx context.Context, nodes ...resource.NodeID) iter.Seq2[NodeSummary, error] {
 	return func(yield func(NodeSummary, error) bool) {
 		if len(nodes) == 0 {

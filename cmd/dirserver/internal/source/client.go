@@ -40,7 +40,8 @@ func NewClient(open func(context.Context) (*rocl.Context, error)) *Client {
 }
 
 // Use calls f with an open context, which it must not close, and returns what f returns. It fails
-// with rocl.ErrClosed after Close, which ends the ctx of f, and if no context can be opened. After an error of f the next Use opens another context.
+// with rocl.ErrClosed after Close, which ends the ctx of f, and if no context can be opened. After
+// an error of f the next Use opens another context.
 func (c *Client) Use(ctx context.Context, f func(context.Context, *rocl.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
