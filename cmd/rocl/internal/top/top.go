@@ -8,7 +8,6 @@
 //	model.go    the state of the screen, keys, and lines
 //	tables.go   the tables, their columns and rows
 //	details.go  the screen of one row
-//	record.go   files of recordings
 package top
 
 import (
@@ -22,6 +21,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/cobra"
@@ -123,7 +123,7 @@ func recordCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := newRecorder(args[0])
+			r, err := recording.Create(args[0])
 			if err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func recordCommand() *cobra.Command {
 			for end := v.Taken.Add(length); ; {
 				if v == nil {
 					missed++
-				} else if err = r.add(v); err != nil {
+				} else if err = r.Add(v); err != nil {
 					break
 				} else {
 					views++
@@ -143,8 +143,8 @@ func recordCommand() *cobra.Command {
 					break
 				}
 			}
-			err = errors.Join(err, r.finish())
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d views in %s, %sB\n", views, usage.Quote(args[0]), size(float64(r.size)).text)
+			err = errors.Join(err, r.Finish())
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d views in %s, %sB\n", views, usage.Quote(args[0]), size(float64(r.Size())).text)
 			if missed > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%d times the directory did not answer\n", missed)
 			}
@@ -177,11 +177,11 @@ func replayCommand() *cobra.Command {
 				return err
 			}
 			defer f.Close()
-			p, err := newPlayer(f)
+			p, err := recording.NewReader(f)
 			if err != nil {
 				return fmt.Errorf("%s: %w", usage.Quote(args[0]), err)
 			}
-			m := newModel(&replay{ctx: cmd.Context(), player: p}, true, filter)
+			m := newModel(&replay{ctx: cmd.Context(), Reader: p}, true, filter)
 			isOnce = isOnce || !isInteractive(cmd)
 			if isOnce || at != "" {
 				if err := m.seek(at); err != nil {
