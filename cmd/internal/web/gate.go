@@ -66,7 +66,7 @@ type access struct {
 func fileOf(socket string) string { return socket + ".web" }
 
 // NewGate returns a gate with a new secret. The secret lets nobody in before Publish has written
-// it.
+// it, or URL was called. A gate that does not publish may have any text that is its own as socket.
 func NewGate(socket string) *Gate {
 	g := &Gate{file: fileOf(socket), secret: make([]byte, 32), used: map[string]time.Time{}}
 	_, _ = rand.Read(g.secret) // never fails
@@ -244,5 +244,13 @@ func URL(socket string) (string, error) {
 	if strings.HasPrefix(a.URL, "unix:") {
 		return a.URL, nil
 	}
-	return a.URL + "/enter?ticket=" + url.QueryEscape(pass(secret, "ticket", time.Now().Add(ticketTime))), nil
+	return ticketURL(a.URL, secret), nil
+}
+
+// URL returns a URL that opens the page at an address such as http://127.0.0.1:9464. It is valid
+// once, for two minutes.
+func (g *Gate) URL(at string) string { return ticketURL(at, g.secret) }
+
+func ticketURL(at string, secret []byte) string {
+	return at + "/enter?ticket=" + url.QueryEscape(pass(secret, "ticket", time.Now().Add(ticketTime)))
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/resource"
@@ -51,6 +52,9 @@ type state struct {
 	resources []observe.Resource
 	links     []observe.Link
 	calls     []observe.Call
+
+	place *place        // of a recording; nil: this goes on now
+	view  *observe.View // of a recording
 }
 
 // A query is what a viewer wants to see of the resources.
@@ -78,7 +82,7 @@ func standing(r *observe.Resource) time.Duration {
 }
 
 // fits returns a function that reports whether a resource fits the query.
-func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
+func (p *Page) fits(s *state, text string) (func(*observe.Resource) bool, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return func(*observe.Resource) bool { return true }, nil
@@ -87,6 +91,10 @@ func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
 		pattern, err := resource.Parse(text)
 		if err != nil {
 			return nil, err
+		}
+		if s.view != nil {
+			ids := recording.Match(s.view, pattern)
+			return func(r *observe.Resource) bool { return ids[r.Resource] }, nil
 		}
 		ids := map[resource.GID]bool{}
 		for _, id := range p.o.Find(pattern, maxFound) {
@@ -104,7 +112,7 @@ func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
 func (p *Page) tables(s *state, q query) (all map[string]table, err error) {
 	all = map[string]table{"nodes": nodeRows(s), "contexts": contextRows(s), "calls": callRows(s)}
 	all["links"], all["spots"], all["edges"] = linkRows(s)
-	fits, err := p.fits(q.text)
+	fits, err := p.fits(s, q.text)
 	if err != nil {
 		return all, err
 	}

@@ -8,6 +8,7 @@
 //	model.go    the state of the screen, keys, and lines
 //	tables.go   the tables, their columns and rows
 //	details.go  the screen of one row
+//	serve.go    a recording on a page
 package top
 
 import (
@@ -158,19 +159,24 @@ func recordCommand() *cobra.Command {
 
 func replayCommand() *cobra.Command {
 	var isOnce bool
-	var at string
+	var at, addr string
 	cmd := &cobra.Command{
 		Use:   "replay FILE [PATTERN...]",
 		Short: "Show a recording of 'rocl record' as 'rocl top' does",
 		Long: "Show a recording. Space pauses it, n goes on by one view, + and - change the speed. A pattern matches names as the tables\n" +
 			"have them, since a recording has no other attributes. Without a terminal, and with --once or --json, the tables at one\n" +
 			"moment are printed: at the end, or as --at says.\n" +
+			"With --http, a page as that of 'rocl web' shows it, until interrupted. The URL that is printed is valid once, for two\n" +
+			"minutes, and only on this machine.\n" +
 			"Exit code 1 if FILE is not a recording, 3 if a context or a node did not answer (--once).",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			filter, err := filterOf(args[1:])
 			if err != nil {
 				return err
+			}
+			if addr != "" && (isOnce || filter != "") {
+				return usage.Errorf("--http has neither --once nor a PATTERN: the page has a search")
 			}
 			f, err := os.Open(args[0])
 			if err != nil {
@@ -180,6 +186,9 @@ func replayCommand() *cobra.Command {
 			p, err := recording.NewReader(f)
 			if err != nil {
 				return fmt.Errorf("%s: %w", usage.Quote(args[0]), err)
+			}
+			if addr != "" {
+				return serve(cmd, addr, at, p.Read)
 			}
 			m := newModel(&replay{ctx: cmd.Context(), Reader: p}, true, filter)
 			isOnce = isOnce || !isInteractive(cmd)
@@ -195,6 +204,7 @@ func replayCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&isOnce, "once", false, "print the tables once")
+	cmd.Flags().StringVar(&addr, "http", "", "`address` of this machine, such as 127.0.0.1:9465, at which a page shows the recording")
 	cmd.Flags().StringVar(&at, "at", "", "`time` to go to, such as 2026-11-27T18:00:00Z, or from the start, such as 5m")
 	return cmd
 }
@@ -244,7 +254,7 @@ func (m *model) seek(at string) error {
 		case m.view != nil:
 			return nil
 		case errors.Is(err, io.EOF):
-			return errors.New("the recording is empty")
+			return errEmpty
 		default:
 			return err
 		}
