@@ -176,11 +176,18 @@ func (g *Gate) Enter(rw http.ResponseWriter, r *http.Request) {
 		Name: g.cookie, Value: pass(g.secret, "session", time.Now().Add(sessionTime)), Path: "/",
 		MaxAge: int(sessionTime / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
+	if !wantsHTML(r) { // such as curl, which follows no link of a page
+		http.Redirect(rw, r, "/", http.StatusSeeOther)
+		return
+	}
 	// A redirect would be a part of the navigation that a file or another program began, with which
 	// the browser sends no such cookie.
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(rw, "<!doctype html><meta http-equiv=refresh content=\"0; url=/\"><a href=\"/\">rocl</a>\n")
 }
+
+// wantsHTML reports whether a request is one of a browser.
+func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
 // redeem reports whether a ticket is valid, and makes it invalid.
 func (g *Gate) redeem(ticket string) bool {

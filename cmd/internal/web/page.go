@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -116,8 +117,20 @@ func (p *Page) Handle(mux *http.ServeMux) {
 	}
 }
 
-// index serves the page without its rows.
+// index serves the page without its rows, and to a client that is no browser the counts as text.
 func (p *Page) index(rw http.ResponseWriter, r *http.Request) {
+	if !wantsHTML(r) {
+		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		for _, c := range p.o.Counts() {
+			fmt.Fprintf(rw, "%s %d\n", c.Name, c.Value)
+		}
+		text := "A browser shows the rest: 'rocl web' prints a URL for it. 'rocl top' shows it in a terminal.\n"
+		if p.replay != nil {
+			text = "A browser shows the rest of this recording, by the URL that 'rocl replay' has printed.\n"
+		}
+		_, _ = io.WriteString(rw, text)
+		return
+	}
 	var b bytes.Buffer
 	err := index.ExecuteTemplate(&b, "index.html", struct {
 		Version    string
@@ -233,7 +246,7 @@ func (w *watcher) see(ctx context.Context, isFull bool) (*state, []event) {
 func (w *watcher) show(s *state, v *observe.View) []event {
 	w.observer.Add(v)
 	s.nodes, s.contexts, s.resources = v.Nodes, w.observer.Contexts(), w.observer.Resources()
-	s.links, s.calls = w.observer.Links(), w.observer.Calls()
+	s.links, s.calls, s.handlers = w.observer.Links(), w.observer.Calls(), w.observer.Handlers()
 	return w.eye.look(s)
 }
 
