@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/chromedp"
 
 	"github.com/rocl-go/rocl"
@@ -25,7 +28,10 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
+	"github.com/rocl-go/rocl/rpc"
 )
+
+var long = flag.Bool("long", false, "run the long forms of tests with a browser: some minutes")
 
 // shardSocket is the environment variable that makes the test a program with a resource that it
 // never reads.
@@ -121,6 +127,23 @@ func TestBrowser(t *testing.T) {
 	b.Keep("phone")
 	b.Do(chromedp.EmulateReset())
 
+	server := try.Get(rpc.NewServer(t.Context(), c, rocl.Attrs{"type": "echo"}, rpc.WithCalls(func(s *rpc.Server) error {
+		return rpc.Register(s, "echo", func(_ context.Context, n int) (int, error) { return n, nil })
+	})))(t)
+	client := try.Get(rpc.NewClient(t.Context(), c))(t)
+	calling, stopCalling := context.WithCancel(t.Context())
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		for pace := time.NewTicker(time.Second / 100); calling.Err() == nil; <-pace.C { // so that the machine has time for the browser
+			_, _ = rpc.Call[int, int](calling, client, server.ID(), "echo", 1)
+		}
+	})
+	b.Until("[...document.querySelectorAll('[data-table=handlers] tbody tr')].some(({ cells }) => cells[0].textContent === 'echo' && cells[1].textContent === 'type=echo' && cells[5].textContent && cells[6].textContent && cells[7].textContent)")
+	stopCalling()
+	calls.Wait()
+	try.OK(t, client.Close())
+	try.OK(t, server.Close(t.Context()))
+
 	child.Kill()
 	b.Until("!" + line + " && [...document.querySelectorAll('#list .bad')].some((li) => li.textContent.includes('gone'))")
 	b.Keep("kill")
@@ -199,6 +222,93 @@ func TestBrowserLarge(t *testing.T) {
 	t.Logf("first paint after %.0f ms; main thread %.1f ms an update (%d updates in %.0f ms); %.1f MB of objects", paint, 1000*spent/updates, updates, browser.Evaluate[float64](b, "performance.now()")-begin, browser.Evaluate[float64](b, "performance.memory.usedJSHeapSize")/1e6)
 	if n := browser.Evaluate[float64](b, "document.querySelectorAll('*').length"); n > 10_000 {
 		t.Errorf("the page has %v elements", n)
+	}
+	b.See("about:blank")
+}
+
+// changing returns a function that returns views of 10,000 resources and 1,000 links, one second
+// after another. All figures change each time, and of the 100 contexts ten are new, with their
+// resources, links, calls and handlers.
+func changing() func() (*observe.View, error) {
+	begin, n := time.Now(), 0
+	return func() (*observe.View, error) {
+		v := &observe.View{Taken: begin.Add(time.Duration(n) * time.Second), Nodes: []observe.Node{{ID: 7, Name: "host", Addr: fmt.Sprint("a:", n)}}}
+		context := func(i int) resource.GID { return resource.MakeGID(7, uint64(100*((n+9-i%10)/10)+i+1), 0) }
+		for i := range 100 {
+			var c observe.Context
+			c.Context, c.PID, c.Program = context(i), 1000+i, fmt.Sprintf("worker %d", n)
+			for j := range 100 {
+				r := rocl.ResourceSnapshot{Name: fmt.Sprintf("type=shard shard=%d update=%d", 100*i+j, n)}
+				r.Resource, r.Limit, r.Messages = c.Context.WithSerial(uint32(j+1)), 1<<20, (7*n+100*i+j)%977
+				r.Received, r.Arrived = uint64(n*j*1000), uint64(n*j*1000)
+				if j == 0 {
+					r.Handlers = []rocl.HandlerSnapshot{{Name: fmt.Sprint("call ", i), Ended: uint64(n * i), Took: []uint64{0, uint64(n * i)}}}
+				}
+				c.Resources = append(c.Resources, r)
+			}
+			for j := range 20 {
+				l := dispatch.LinkSnapshot{State: "connected"}
+				l.Peer, l.Transport, l.SentBytes = context((i+j+1)%100), "shm", uint64(n*(i+1)*(j+1)*(100+n%7))
+				c.Links = append(c.Links, l)
+			}
+			c.Calls = []dispatch.CallSnapshot{{Number: uint64(n), From: c.Context.WithSerial(1), To: context((i + 1) % 100).WithSerial(1), Name: fmt.Sprint("call ", n)}}
+			if i == n%100 {
+				c.Silent = "no answer"
+			}
+			v.Contexts = append(v.Contexts, c)
+		}
+		n++
+		return v, nil
+	}
+}
+
+// The page needs no more memory after an hour of updates in which everything changes.
+//
+// Promise (Observing): The page shows a node for an hour in which contexts, links and calls come and
+// go without growing.
+func TestBrowserHour(t *testing.T) {
+	updates := 60
+	if *long {
+		updates = 3600
+	}
+	open := browser.Open(t)
+	gate := web.NewGate("hour")
+	page := web.NewReplay(gate, changing()) // a recording goes on as soon as the page has shown the view before
+	mux := http.NewServeMux()
+	page.Handle(mux)
+	s := httptest.NewServer(web.Guard(mux, true))
+	defer s.Close()
+	defer page.Close()
+	b := open(t)
+	b.See(gate.URL(s.URL))
+	b.Until(rows + " === 100")
+	after := func(n int) (heap, nodes float64) {
+		for ; n > 0; n -= 50 { // a command of the browser has a time limit
+			browser.Evaluate[bool](b, fmt.Sprintf(`new Promise((done) => {
+				let left = %d;
+				source.addEventListener('message', function next() {
+					if (--left > 0) return control('step');
+					source.removeEventListener('message', next);
+					done(true);
+				});
+				control('step');
+			})`, min(n, 50)))
+		}
+		browser.Command(b, heapprofiler.CollectGarbage, cdp.Empty{})
+		return b.Metric("JSHeapUsedSize"), b.Metric("Nodes")
+	}
+	heap, nodes := after(updates / 10)
+	t.Logf("after %d updates %.2f MB of objects and %.0f nodes", updates/10, heap/1e6, nodes)
+	heap2, nodes2 := heap, nodes
+	for i := range 9 {
+		heap2, nodes2 = after(updates / 10)
+		t.Logf("after %d updates %.2f MB of objects and %.0f nodes", updates/10*(i+2), heap2/1e6, nodes2)
+	}
+	if heap2 > heap+128_000 {
+		t.Errorf("the page has grown from %.2f to %.2f MB of objects", heap/1e6, heap2/1e6)
+	}
+	if nodes2 > nodes+1000 {
+		t.Errorf("the page has grown from %v to %v nodes", nodes, nodes2)
 	}
 	b.See("about:blank")
 }

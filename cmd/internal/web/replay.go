@@ -81,7 +81,7 @@ func (r *replay) play(d time.Duration) (*state, []event) {
 	s := *old
 	var events []event
 	isNew := false
-	for begun := time.Now(); r.next() && time.Since(begun) < playInterval; isNew = true { // else a pause would wait
+	for begun := time.Now(); r.next(); {
 		due := min(max(r.ahead.Taken.Sub(r.taken), 0), maxGap)
 		if steps > 0 {
 			steps--
@@ -94,7 +94,10 @@ func (r *replay) play(d time.Duration) (*state, []event) {
 		s.view, s.now, r.taken = r.ahead, r.ahead.Taken, r.ahead.Taken
 		events = append(events, r.watch.show(&s, r.ahead)...)
 		s.counts = []Count{{"contexts", len(s.contexts)}, {"resources", len(s.resources)}}
-		r.ahead = nil
+		r.ahead, isNew = nil, true
+		if steps == 0 && time.Since(begun) > playInterval {
+			break // else a pause would wait
+		}
 	}
 	r.passed = min(r.passed, maxGap)
 	if now.Ended = r.err != nil; now.Ended && !errors.Is(r.err, io.EOF) {

@@ -62,6 +62,7 @@ func TestBrowserReplay(t *testing.T) {
 		t.Errorf("the end is at %v, after %v", time.UnixMilli(int64(end)), time.UnixMilli(int64(begin)))
 	}
 	b.Until("[...document.querySelectorAll('#contexts .bad')].some((tr) => tr.textContent.includes('4712'))")
+	b.Until("[...document.querySelector('[data-table=handlers] tbody tr').cells].map((td) => td.textContent).join('|') === 'Lookup|name=shard n=2|shard 4711|2|1 min 30 s|50/s|408 µs|1.0 s|2.0/s'")
 	b.Press(strings.Split("/name=shard", "")...)
 	b.Until("document.querySelectorAll('#resources tbody tr').length === 1 && document.activeElement.id === 'search'")
 	b.Press("Escape")
