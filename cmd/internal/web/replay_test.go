@@ -5,15 +5,19 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/observe"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -179,4 +183,72 @@ func TestReplayAccess(t *testing.T) {
 		try.Equal(t, p.replay.isPaused, c.want == 204, "%v", c)
 		p.replay.mu.Unlock()
 	}
+}
+
+// A narrow listener accepts connections that hold few bytes on their way.
+type narrow struct{ net.Listener }
+
+func (n narrow) Accept() (net.Conn, error) {
+	nc, err := n.Listener.Accept()
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		err = errors.Join(err, tcp.SetWriteBuffer(4<<10))
+	}
+	return nc, err
+}
+
+// A viewer whose connection takes nothing is dropped. Until then the updates that it misses are not
+// kept for it, and another viewer gets all of them.
+//
+// Promise (Commands): A viewer that reads nothing holds up no other viewer, and is dropped.
+func TestStuckConnection(t *testing.T) {
+	g, socket := published(t)
+	_, cookies := entered(t, g, try.Get(URL(socket))(t))
+	begin, n := time.Now(), 0
+	p := NewReplay(g, func() (*observe.View, error) {
+		n++
+		v := node(begin.Add(time.Duration(n)*time.Second), maxRows, n)
+		for i := range v.Contexts {
+			v.Contexts[i].Resources[0].Name = fmt.Sprintf("update=%d %s", n, strings.Repeat("x", 400))
+		}
+		return v, nil
+	})
+	mux := http.NewServeMux()
+	p.Handle(mux)
+	s := httptest.NewUnstartedServer(mux)
+	s.Listener = narrow{s.Listener}
+	s.Start()
+	defer s.Close()
+	defer p.Close()
+	isDropped := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.viewers[true] == 1
+	}
+	good := read(t, s, "", cookies)
+	good.next()
+	nc := try.Get(net.Dial("tcp", s.Listener.Addr().String()))(t)
+	defer nc.Close()
+	try.OK(t, nc.(*net.TCPConn).SetReadBuffer(4<<10))
+	try.Get(fmt.Fprintf(nc, "GET /events HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s\r\n\r\n", cookies[0].Name, cookies[0].Value))(t)
+	eventually.True(t, "two viewers", func() bool { return !isDropped() })
+
+	steps := func(n int) uint64 {
+		for range n {
+			rec := httptest.NewRecorder()
+			p.control(rec, overUnix("POST", "/replay?do=step"))
+			for m, _ := good.next(); len(m.Tables["resources"].Rows) != maxRows; { // it tells of the pause only
+				m, _ = good.next()
+			}
+		}
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := steps(8)                            // more than the connection holds
+	if after := steps(40); after > before+2<<20 { // 40 updates have more than 4 MB
+		t.Errorf("the memory has grown from %d to %d bytes", before, after)
+	}
+	eventually.True(t, "the stuck viewer is dropped", isDropped)
+	steps(1)
 }
