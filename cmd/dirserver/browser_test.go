@@ -263,9 +263,6 @@ func changing() func() (*observe.View, error) {
 }
 
 // The page needs no more memory after an hour of updates in which everything changes.
-//
-// Promise (Observing): The page shows a node for an hour in which contexts, links and calls come and
-// go without growing.
 func TestBrowserHour(t *testing.T) {
 	updates := 60
 	if *long {

@@ -21,9 +21,6 @@ import (
 )
 
 // At a Unix socket the page needs no token, and the mode of the socket keeps other users out.
-//
-// Promise (Commands): A page at a Unix socket is open to the user of the node alone, and needs no
-// token.
 func TestUnixPage(t *testing.T) {
 	dir := short(t)
 	socket, at := filepath.Join(dir, "sock"), filepath.Join(dir, "page")

@@ -54,7 +54,7 @@ func (s handlerSeen) next(h *rocl.HandlerSnapshot, past float64) handlerSeen {
 	return n
 }
 
-// growth returns how much an element has grown. One that has decreased began anew.
+// growth returns how much an element has grown. An element that has decreased began anew.
 func growth(before, after []uint64, i int) uint64 {
 	switch {
 	case i >= len(after):
@@ -65,8 +65,8 @@ func growth(before, after []uint64, i int) uint64 {
 	return max(after[i], before[i]) - before[i]
 }
 
-// quantile returns the duration that a part q of the handlers did not exceed, or 0 if no handler was
-// timed lately.
+// quantile returns the duration that a part q of the handlers did not exceed, or 0 if no handler
+// was timed lately.
 func (s *handlerSeen) quantile(q float64) time.Duration {
 	total := 0.0
 	for _, n := range s.recent {

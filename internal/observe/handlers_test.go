@@ -11,11 +11,11 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// Two snapshots tell how many calls a server handles a second, and how long they take. Calls of long
-// ago do not count, and figures that are lies break nothing.
+// Two snapshots tell how many calls a server handles a second, and how long they take. Calls of
+// long ago do not count, and figures that are lies break nothing.
 //
-// Promise (Observing): The page and rocl top show how many calls of each name a server handles a
-// second, and how long half of them, and 99 of 100, took lately.
+// Promise (Observing): The page and rocl top show how many calls a server handles a second, and
+// their latency.
 func TestHandlers(t *testing.T) {
 	var o observe.Observer
 	now := time.Now()

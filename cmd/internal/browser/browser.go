@@ -95,6 +95,7 @@ func Evaluate[V any](b *Tab, expression string) V {
 	return try.Get(chromedp.Run(b.ctx, chromedp.Evaluate[V](expression, chromedp.EvalAwaitPromise)))(b.T)
 }
 
+// Do runs actions in turn.
 func (b *Tab) Do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	try.OK(b.T, chromedp.Do(b.ctx, steps...))

@@ -42,11 +42,10 @@ func seconds() (all []time.Duration) {
 	return all
 }
 
-// A recording is played as fast as it was recorded, or faster or slower. It stands still in a pause,
-// except for steps, and while nobody looks. Gaps are cut.
+// A recording is played as fast as it was recorded, or faster or slower. It stands still in a
+// pause, except for steps, and while nobody looks. Gaps are cut.
 //
-// Promise (Observing): A recording on the page is played, paused, stepped and played faster, at the
-// same place for all who look.
+// Promise (Observing): A recording is played on the page, at the same place for all viewers.
 func TestReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -199,7 +198,7 @@ func (n narrow) Accept() (net.Conn, error) {
 // A viewer whose connection takes nothing is dropped. Until then the updates that it misses are not
 // kept for it, and another viewer gets all of them.
 //
-// Promise (Commands): A viewer that reads nothing holds up no other viewer, and is dropped.
+// Promise (Commands): A viewer of the page that reads nothing is dropped.
 func TestStuckConnection(t *testing.T) {
 	g, socket := published(t)
 	_, cookies := entered(t, g, try.Get(URL(socket))(t))

@@ -11,8 +11,8 @@ import (
 	"github.com/rocl-go/rocl/internal/os/loopback"
 )
 
-// NewServer returns a server with limits for slow clients. Its listener is one of package connlimit,
-// which closes idle connections first.
+// NewServer returns a server with limits for slow clients. Its listener is one of package
+// connlimit, which closes idle connections first.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -27,8 +27,8 @@ func NewServer(h http.Handler) *http.Server {
 }
 
 // Guard returns a handler that refuses requests of web pages. A page can make a browser of this
-// machine send requests here, by a name of the page's own that leads here (DNS rebinding). local says
-// that the address is reachable from this machine only.
+// machine send requests here, by a name of the page's own that leads here (DNS rebinding). local
+// says that the address is reachable from this machine only.
 func Guard(h http.Handler, local bool) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		head := rw.Header()

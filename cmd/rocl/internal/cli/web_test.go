@@ -41,10 +41,8 @@ func served(t *testing.T) (sock, at string) {
 	return sock, s.URL
 }
 
-// rocl web prints a URL that lets its user in. With --open a browser gets it by a file that only the
-// user can read, for other users see the arguments of processes.
-//
-// Promise (Commands): rocl web --open shows the token to no other user.
+// rocl web prints a URL that lets its user in. With --open a browser gets it by a file that only
+// the user can read, for other users see the arguments of processes.
 func TestWebOpen(t *testing.T) {
 	sock, at := served(t)
 	arguments := opener(t, "")

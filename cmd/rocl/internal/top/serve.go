@@ -62,8 +62,9 @@ func serve(cmd *cobra.Command, addr, at string, read func() (*observe.View, erro
 
 var errEmpty = errors.New("the recording is empty")
 
-// from returns a function that returns the views of read in turn, from the first one at the
-// moment at, or the last one. at is as momentOf reads it; "" is the first view. from fails if there is no view.
+// from returns a function that returns the views of read in turn, from the first one at the moment
+// at, or the last one. at is as momentOf reads it; "" is the first view. from fails if there is no
+// view.
 func from(at string, read func() (*observe.View, error)) (func() (*observe.View, error), error) {
 	first, err := read()
 	if errors.Is(err, io.EOF) {

@@ -30,8 +30,8 @@ func served(t *testing.T, n int, args ...string) (*subprocess.Process, string) {
 	return p, try.Get(p.Line(t.Context()))(t)
 }
 
-// A browser shows a recording: the messages that nobody read, the process that stopped, and where in
-// the recording it is. Keys and buttons pause it, go on by a view, and change the speed.
+// A browser shows a recording: the messages that nobody read, the process that stopped, and where
+// in the recording it is. Keys and buttons pause it, go on by a view, and change the speed.
 func TestBrowserReplay(t *testing.T) {
 	open := browser.Open(t)
 	p, url := served(t, 6)
