@@ -26,7 +26,6 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/display"
-	"github.com/rocl-go/rocl/internal/os/loopback"
 )
 
 const (
@@ -170,7 +169,7 @@ func (w *watched) handler(local bool) http.Handler {
 	for name, h := range map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
 		mux.HandleFunc("GET /debug/pprof/"+name, w.authorized(h))
 	}
-	return guarded(mux, local)
+	return web.Guard(mux, local)
 }
 
 // authorized returns a handler that refuses requests that the gate does not let in.
@@ -182,32 +181,6 @@ func (w *watched) authorized(h http.HandlerFunc) http.HandlerFunc {
 		}
 		h(rw, r)
 	}
-}
-
-// guarded returns a handler that refuses requests of web pages. A page can make a browser of this
-// machine send requests here, by a name of the page's own that leads here (DNS rebinding).
-func guarded(h http.Handler, local bool) http.Handler {
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		head := rw.Header()
-		head.Set("Cache-Control", "no-store")
-		head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		head.Set("Referrer-Policy", "no-referrer")
-		head.Set("Cross-Origin-Resource-Policy", "same-origin")
-		head.Set("X-Content-Type-Options", "nosniff")
-		if local && !isLocal(r.Host) {
-			http.Error(rw, "this is served to the machine itself alone: ask by a loopback address or localhost", http.StatusForbidden)
-			return
-		}
-		h.ServeHTTP(rw, r)
-	})
-}
-
-// isLocal reports whether a Host header names the machine itself.
-func isLocal(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	return loopback.IsHost(host)
 }
 
 // writeChecks writes the checks, a line for each, or as JSON if the request asks for JSON. The
@@ -344,17 +317,8 @@ func (w *watched) serveHTTP(ln net.Listener) (end func()) {
 		// Cause: `--http` is not on loopback. Remedy: allow only the monitoring server.
 		w.log.Warn("every process that reaches the address can read the metrics", "http", ln.Addr().String())
 	}
-	s := &http.Server{
-		Handler:           w.handler(local),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 30 * time.Second,
-		ConnState: func(nc net.Conn, now http.ConnState) {
-			if c, ok := nc.(*connlimit.Conn); ok && (now == http.StateActive || now == http.StateIdle) {
-				c.SetBusy(now == http.StateActive)
-			}
-		},
-		MaxHeaderBytes: 16 << 10,
-		ErrorLog:       slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
-	}
+	s := web.NewServer(w.handler(local))
+	s.ErrorLog = slog.NewLogLogger(w.log.Handler(), slog.LevelDebug)
 	var busy sync.WaitGroup
 	busy.Go(func() {
 		if err := s.Serve(connlimit.New(maxReaders, maxReadersOfSource).Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

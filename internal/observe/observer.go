@@ -81,6 +81,7 @@ type contextSeen struct {
 
 	resources map[rocl.GID]resourceSeen
 	links     map[linkKey]linkSeen
+	handlers  map[handlerKey]handlerSeen
 	calls     map[uint64]time.Time // when each wait was seen first, by Number
 	sends     map[uint64]time.Time
 	receives  map[uint64]time.Time
@@ -133,7 +134,7 @@ func (o *Observer) Add(v *View) {
 // next returns what is known of a context when it has told c at the time now.
 func (s *contextSeen) next(c *Context, now time.Time) contextSeen {
 	n := contextSeen{
-		last: *c, told: now, resources: make(map[rocl.GID]resourceSeen, len(c.Resources)), links: make(map[linkKey]linkSeen, len(c.Links)),
+		last: *c, told: now, resources: make(map[rocl.GID]resourceSeen, len(c.Resources)), links: make(map[linkKey]linkSeen, len(c.Links)), handlers: map[handlerKey]handlerSeen{},
 		calls: map[uint64]time.Time{}, sends: map[uint64]time.Time{}, receives: map[uint64]time.Time{},
 	}
 	past := now.Sub(s.told).Seconds() // much too long for the first time, when there is nothing to compare
@@ -149,6 +150,10 @@ func (s *contextSeen) next(c *Context, now time.Time) contextSeen {
 		n.resources[r.Resource] = seen
 		for _, w := range r.Waits {
 			n.receives[w.Number] = seenFirst(s.receives, w.Number, now)
+		}
+		for j := range r.Handlers {
+			key := handlerKey{r.Resource, r.Handlers[j].Name}
+			n.handlers[key] = s.handlers[key].next(&r.Handlers[j], past)
 		}
 	}
 	for i := range c.Links {

@@ -66,7 +66,7 @@ type access struct {
 func fileOf(socket string) string { return socket + ".web" }
 
 // NewGate returns a gate with a new secret. The secret lets nobody in before Publish has written
-// it.
+// it, or URL was called. A gate that does not publish may have any text that is its own as socket.
 func NewGate(socket string) *Gate {
 	g := &Gate{file: fileOf(socket), secret: make([]byte, 32), used: map[string]time.Time{}}
 	_, _ = rand.Read(g.secret) // never fails
@@ -176,11 +176,18 @@ func (g *Gate) Enter(rw http.ResponseWriter, r *http.Request) {
 		Name: g.cookie, Value: pass(g.secret, "session", time.Now().Add(sessionTime)), Path: "/",
 		MaxAge: int(sessionTime / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode,
 	})
+	if !wantsHTML(r) { // such as curl, which follows no link of a page
+		http.Redirect(rw, r, "/", http.StatusSeeOther)
+		return
+	}
 	// A redirect would be a part of the navigation that a file or another program began, with which
 	// the browser sends no such cookie.
 	rw.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(rw, "<!doctype html><meta http-equiv=refresh content=\"0; url=/\"><a href=\"/\">rocl</a>\n")
 }
+
+// wantsHTML reports whether a request is one of a browser.
+func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
 // redeem reports whether a ticket is valid, and makes it invalid.
 func (g *Gate) redeem(ticket string) bool {
@@ -244,5 +251,13 @@ func URL(socket string) (string, error) {
 	if strings.HasPrefix(a.URL, "unix:") {
 		return a.URL, nil
 	}
-	return a.URL + "/enter?ticket=" + url.QueryEscape(pass(secret, "ticket", time.Now().Add(ticketTime))), nil
+	return ticketURL(a.URL, secret), nil
+}
+
+// URL returns a URL that opens the page at an address such as http://127.0.0.1:9464. It is valid
+// once, for two minutes.
+func (g *Gate) URL(at string) string { return ticketURL(at, g.secret) }
+
+func ticketURL(at string, secret []byte) string {
+	return at + "/enter?ticket=" + url.QueryEscape(pass(secret, "ticket", time.Now().Add(ticketTime)))
 }

@@ -44,7 +44,7 @@ func entered(t *testing.T, g *Gate, at string) (int, []*http.Cookie) {
 	t.Helper()
 	u := try.Get(url.Parse(at))(t)
 	rec := httptest.NewRecorder()
-	g.Enter(rec, request(u.RequestURI()))
+	g.Enter(rec, request(u.RequestURI(), func(r *http.Request) { r.Header.Set("Accept", "text/html,*/*") }))
 	return rec.Code, rec.Result().Cookies()
 }
 
@@ -74,6 +74,11 @@ func TestGate(t *testing.T) {
 	}
 	if code, again := entered(t, g, at); code != http.StatusForbidden || len(again) > 0 {
 		t.Errorf("the URL is used again: %d %v", code, again)
+	}
+	rec := httptest.NewRecorder()
+	g.Enter(rec, request(try.Get(url.Parse(try.Get(URL(socket))(t)))(t).RequestURI())) // as curl does
+	if rec.Code != http.StatusSeeOther || rec.Header().Get("Location") != "/" || !g.Authorized(request("/", with(rec.Result().Cookies()))) {
+		t.Errorf("a client that is no browser: %d %v", rec.Code, rec.Header())
 	}
 	next := try.Get(URL(socket))(t)
 	forged := strings.Replace(next, "ticket=1", "ticket=2", 1)

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -60,6 +61,7 @@ type Options struct {
 // nobody looks, it has no goroutine and no timer.
 type Page struct {
 	o       Options
+	replay  *replay         // nil: what is shown goes on now
 	life    context.Context // ends with Close
 	end     context.CancelFunc
 	running sync.WaitGroup
@@ -75,9 +77,14 @@ type Page struct {
 
 // NewPage returns a page.
 func NewPage(o Options) *Page {
+	p := newPage(o)
+	p.noteLocked([]event{began(time.Now())})
+	return p
+}
+
+func newPage(o Options) *Page {
 	p := &Page{o: o, viewers: map[bool]int{}, next: make(chan struct{})}
 	p.life, p.end = context.WithCancel(context.Background())
-	p.noteLocked([]event{began(time.Now())})
 	return p
 }
 
@@ -105,16 +112,32 @@ func (p *Page) Handle(mux *http.ServeMux) {
 		})
 	}
 	mux.HandleFunc("GET /enter", p.o.Gate.Enter)
+	if p.replay != nil {
+		mux.Handle("POST /replay", http.NewCrossOriginProtection().Handler(http.HandlerFunc(p.control)))
+	}
 }
 
-// index serves the page without its rows.
+// index serves the page without its rows, and to a client that is no browser the counts as text.
 func (p *Page) index(rw http.ResponseWriter, r *http.Request) {
+	if !wantsHTML(r) {
+		rw.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		for _, c := range p.o.Counts() {
+			fmt.Fprintf(rw, "%s %d\n", c.Name, c.Value)
+		}
+		text := "A browser shows the rest: 'rocl web' prints a URL for it. 'rocl top' shows it in a terminal.\n"
+		if p.replay != nil {
+			text = "A browser shows the rest of this recording, by the URL that 'rocl replay' has printed.\n"
+		}
+		_, _ = io.WriteString(rw, text)
+		return
+	}
 	var b bytes.Buffer
 	err := index.ExecuteTemplate(&b, "index.html", struct {
 		Version    string
 		Authorized bool
+		Replay     bool
 		Counts     []Count
-	}{version.String(), p.o.Gate.Authorized(r), p.o.Counts()})
+	}{version.String(), p.o.Gate.Authorized(r), p.replay != nil, p.o.Counts()})
 	if err != nil {
 		http.Error(rw, err.Error(), http.StatusInternalServerError)
 		return
@@ -149,10 +172,14 @@ func (p *Page) join(isAuthorized bool) (leave func(), ok bool) {
 
 // run makes a state each interval, until nobody looks any more.
 func (p *Page) run() {
-	t := time.NewTicker(interval)
+	every, wake := interval, (<-chan struct{})(nil)
+	if p.replay != nil {
+		every, wake = playInterval, p.replay.wake
+	}
+	t := time.NewTicker(every)
 	defer t.Stop()
 	w := &watcher{page: p}
-	for {
+	for last := time.Now(); ; {
 		p.mu.Lock()
 		authorized := p.viewers[true]
 		if authorized+p.viewers[false] == 0 || p.life.Err() != nil {
@@ -164,7 +191,18 @@ func (p *Page) run() {
 		if authorized == 0 {
 			w = &watcher{page: p}
 		}
-		s, events := w.see(p.life, authorized > 0)
+		var s *state
+		var events []event
+		now := time.Now()
+		switch {
+		case p.replay == nil:
+			s, events = w.see(p.life, authorized > 0)
+		case authorized > 0:
+			s, events = p.replay.play(now.Sub(last))
+		default:
+			s = p.replay.present()
+		}
+		last = now
 		p.mu.Lock()
 		p.noteLocked(events)
 		p.state = s
@@ -173,6 +211,7 @@ func (p *Page) run() {
 		p.mu.Unlock()
 		select {
 		case <-t.C:
+		case <-wake:
 		case <-p.life.Done():
 		}
 	}
@@ -198,11 +237,17 @@ func (w *watcher) see(ctx context.Context, isFull bool) (*state, []event) {
 		s.problem = display.Escape(err.Error())
 		return &s, nil
 	}
+	events := w.show(&s, v)
+	w.last = s
+	return &s, events
+}
+
+// show adds a view, sets what s has of views, and returns what has changed.
+func (w *watcher) show(s *state, v *observe.View) []event {
 	w.observer.Add(v)
 	s.nodes, s.contexts, s.resources = v.Nodes, w.observer.Contexts(), w.observer.Resources()
-	s.links, s.calls = w.observer.Links(), w.observer.Calls()
-	w.last = s
-	return &s, w.eye.look(&s)
+	s.links, s.calls, s.handlers = w.observer.Links(), w.observer.Calls(), w.observer.Handlers()
+	return w.eye.look(s)
 }
 
 // present returns the present state, which is nil at first, the events after number n, and a
@@ -225,6 +270,7 @@ type message struct {
 	Full       bool              `json:"full,omitempty"` // the first message of a stream
 	Authorized bool              `json:"authorized"`
 	Problem    string            `json:"problem,omitempty"`
+	Place      *place            `json:"place,omitempty"` // nil: what is shown goes on now
 	Counts     []Count           `json:"counts"`
 	Tables     map[string]*delta `json:"tables,omitempty"`
 	Events     []event           `json:"events,omitempty"`
@@ -279,15 +325,17 @@ type viewer struct {
 	isAuthorized bool
 	shown        map[string]*shown
 	seen         int    // number of the last event
-	last         []byte // counts and problem
+	state        *state // the last one
+	last         []byte // counts, problem and place
 }
 
 // update returns the next message as JSON, or nil if nothing has changed.
 func (v *viewer) update(s *state, events []event) []byte {
-	if s == nil {
+	if s == nil || s == v.state {
 		return nil
 	}
-	m := message{Now: s.now.UnixMilli(), Full: v.last == nil, Authorized: v.isAuthorized, Counts: s.counts}
+	v.state = s
+	m := message{Now: s.now.UnixMilli(), Full: v.last == nil, Authorized: v.isAuthorized, Place: s.place, Counts: s.counts}
 	if v.isAuthorized {
 		m.Problem, m.Events, m.Tables = s.problem, events, map[string]*delta{}
 		tables, err := v.page.tables(s, v.query)
@@ -307,6 +355,9 @@ func (v *viewer) update(s *state, events []event) []byte {
 		}
 	}
 	head := fmt.Append(nil, m.Counts, m.Problem)
+	if s.place != nil {
+		head = fmt.Append(head, *s.place, m.Now)
+	}
 	if len(m.Tables) == 0 && len(m.Events) == 0 && bytes.Equal(head, v.last) {
 		return nil
 	}

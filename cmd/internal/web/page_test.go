@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -36,6 +37,7 @@ func node(now time.Time, contexts, waiting int) *observe.View {
 		c.Context, c.Program, c.PID = resource.MakeGID(7, uint64(i+1), 0), hostile, 100+i
 		r := rocl.ResourceSnapshot{Name: hostile}
 		r.Resource, r.Messages = c.Context.WithSerial(1), waiting
+		r.Handlers = []rocl.HandlerSnapshot{{Name: hostile, Running: 1, Ended: uint64(now.UnixNano()), Took: []uint64{uint64(now.UnixNano())}}}
 		c.Resources = append(c.Resources, r)
 		l := dispatch.LinkSnapshot{State: "connected"}
 		l.Peer, l.Transport = resource.MakeGID(7, uint64((i+1)%contexts+1), 0), "shm"
@@ -127,14 +129,18 @@ func TestLocked(t *testing.T) {
 		t.Error("a context is asked")
 		return nil, errors.New("never")
 	})
-	resp := try.Get(s.Client().Get(s.URL + "/"))(t)
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	text := ""
-	for lines.Scan() {
-		text += lines.Text()
+	index := func(accept string) (http.Header, string) {
+		r := try.Get(http.NewRequest("GET", s.URL+"/", nil))(t)
+		r.Header.Set("Accept", accept)
+		resp := try.Get(s.Client().Do(r))(t)
+		defer resp.Body.Close()
+		return resp.Header, string(try.Get(io.ReadAll(resp.Body))(t))
 	}
-	csp := resp.Header.Get("Content-Security-Policy")
+	if h, text := index("*/*"); !strings.HasPrefix(h.Get("Content-Type"), "text/plain") || !strings.HasPrefix(text, "resources 5\n") || !strings.Contains(text, "rocl web") || strings.Count(text, "\n") != 2 {
+		t.Errorf("curl gets %s: %s", h, text)
+	}
+	head, text := index("text/html,*/*;q=0.8")
+	csp := head.Get("Content-Security-Policy")
 	if !strings.Contains(text, "<dt>resources</dt><dd>5</dd>") || strings.Contains(text, `class="authorized"`) || strings.Contains(csp, "unsafe") || !strings.HasPrefix(csp, "default-src 'none'; script-src 'self';") {
 		t.Errorf("%s: %s", csp, text)
 	}
@@ -142,7 +148,7 @@ func TestLocked(t *testing.T) {
 	if m.Authorized || len(m.Counts) != 1 || m.Tables != nil || m.Events != nil || strings.Contains(sent, "type") {
 		t.Errorf("%s", sent)
 	}
-	for path, want := range map[string]int{"/page.js": 200, "/page.css": 200, "/icon.svg": 200, "/static/index.html": 404, "/nothing": 404} {
+	for path, want := range map[string]int{"/": 200, "/page.js": 200, "/page.css": 200, "/icon.svg": 200, "/static/index.html": 404, "/nothing": 404} {
 		resp := try.Get(s.Client().Get(s.URL + path))(t)
 		resp.Body.Close()
 		try.Equal(t, resp.StatusCode, want, "%s", path)
@@ -352,6 +358,12 @@ func (s *stuck) Write(b []byte) (int, error) {
 func TestFigures(t *testing.T) {
 	for n, want := range map[float64]string{0: "0 B", 999: "999 B", 1000: "1.0 kB", 9999: "10.0 kB", 12345: "12 kB", 999_600: "1.0 MB", 1 << 56: "72 PB", 1e30: "1000000000000 EB"} {
 		try.Equal(t, size(n), want, "%v bytes", n)
+	}
+	for n, want := range map[float64]string{0: "", 0.25: "0.2/s", 9.5: "9.5/s", 12: "12/s", 1234: "1.2 k/s"} {
+		try.Equal(t, frequency(n), want, "%v times a second", n)
+	}
+	for d, want := range map[time.Duration]string{0: "", 100: "0.1 µs", 12345: "12 µs", 999_600: "1.0 ms", 1500 * time.Millisecond: "1.5 s", time.Hour: "3600 s"} {
+		try.Equal(t, latency(d), want, "%v", d)
 	}
 	for d, want := range map[time.Duration]string{0: "", 999 * time.Millisecond: "", 59 * time.Second: "59 s", time.Minute: "1 min 0 s", 90 * time.Second: "1 min 30 s", 3 * time.Hour: "3 h 0 min"} {
 		try.Equal(t, length(d), want, "%v", d)

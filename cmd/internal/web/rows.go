@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/resource"
@@ -51,6 +52,10 @@ type state struct {
 	resources []observe.Resource
 	links     []observe.Link
 	calls     []observe.Call
+	handlers  []observe.Handler
+
+	place *place        // of a recording; nil: this goes on now
+	view  *observe.View // of a recording
 }
 
 // A query is what a viewer wants to see of the resources.
@@ -78,7 +83,7 @@ func standing(r *observe.Resource) time.Duration {
 }
 
 // fits returns a function that reports whether a resource fits the query.
-func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
+func (p *Page) fits(s *state, text string) (func(*observe.Resource) bool, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return func(*observe.Resource) bool { return true }, nil
@@ -87,6 +92,10 @@ func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
 		pattern, err := resource.Parse(text)
 		if err != nil {
 			return nil, err
+		}
+		if s.view != nil {
+			ids := recording.Match(s.view, pattern)
+			return func(r *observe.Resource) bool { return ids[r.Resource] }, nil
 		}
 		ids := map[resource.GID]bool{}
 		for _, id := range p.o.Find(pattern, maxFound) {
@@ -102,9 +111,9 @@ func (p *Page) fits(text string) (func(*observe.Resource) bool, error) {
 
 // tables returns what a viewer sees of a state, by the name of the table.
 func (p *Page) tables(s *state, q query) (all map[string]table, err error) {
-	all = map[string]table{"nodes": nodeRows(s), "contexts": contextRows(s), "calls": callRows(s)}
+	all = map[string]table{"nodes": nodeRows(s), "contexts": contextRows(s), "calls": callRows(s), "handlers": handlerRows(s)}
 	all["links"], all["spots"], all["edges"] = linkRows(s)
-	fits, err := p.fits(q.text)
+	fits, err := p.fits(s, q.text)
 	if err != nil {
 		return all, err
 	}
@@ -227,6 +236,24 @@ func callRows(s *state) (t table) {
 			processName(&c.Whose), c.From.String(), c.To.String(), cmp.Or(c.Name, "tag "+strconv.FormatUint(c.Tag, 10)), length(c.Age),
 		}}
 		if c.Age >= 5*time.Second || c.Silent > 0 {
+			r.Mark = "bad"
+		}
+		t.rows = append(t.rows, r)
+	}
+	return t
+}
+
+// handlerRows returns the calls that are handled, the most frequent first.
+func handlerRows(s *state) (t table) {
+	t.total = len(s.handlers)
+	for _, h := range most(s.handlers, maxRows, func(a, b *observe.Handler) int {
+		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(b.Running, a.Running), cmp.Compare(b.Ended, a.Ended))
+	}) {
+		r := row{id: fmt.Sprintf("%v %s", h.Resource, h.Name), Cells: []string{
+			cmp.Or(h.Name, "any message"), cmp.Or(h.Of, h.Resource.String()), processName(&h.Whose), strconv.Itoa(h.Running), length(h.Oldest),
+			frequency(h.Rate), latency(h.Median), latency(h.P99), frequency(h.Failed),
+		}}
+		if h.Silent > 0 {
 			r.Mark = "bad"
 		}
 		t.rows = append(t.rows, r)
@@ -366,6 +393,31 @@ func speed(n float64) string {
 		return ""
 	}
 	return size(n) + "/s"
+}
+
+// frequency returns how often something happens in a second as a short text, "" for never.
+func frequency(n float64) string {
+	switch {
+	case n <= 0:
+		return ""
+	case n < 10:
+		return fmt.Sprintf("%.1f/s", n)
+	case n < 1000:
+		return fmt.Sprintf("%.0f/s", n)
+	}
+	return strings.TrimSuffix(size(n), "B") + "/s"
+}
+
+// latency returns a short time span in about two digits, "" for 0.
+func latency(d time.Duration) string {
+	n, units := float64(d)/1000, []string{"µs", "ms", "s"}
+	for n >= 999.5 && len(units) > 1 {
+		n, units = n/1000, units[1:]
+	}
+	if d <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.*f %s", map[bool]int{true: 1}[n < 10], n, units[0])
 }
 
 // width returns the width of a line for bytes a second, from 1 to 6.

@@ -40,7 +40,8 @@ function say(text, isBad) {
 
 function apply(m) {
   document.body.classList.toggle('authorized', m.authorized);
-  say(m.authorized ? 'live' : 'live, counts only', false);
+  say((m.place ? 'recording' : 'live') + (m.authorized ? '' : ', counts only'), false);
+  if (m.place) showPlace(m.place, m.now);
   $('problem').textContent = m.problem || '';
   $('problem').hidden = !m.problem;
   if (m.full || m.counts) showCounts(m.counts || []);
@@ -55,6 +56,16 @@ function apply(m) {
   for (const e of m.events || []) addEvent(e);
   if (m.authorized) drawLine(m.now);
 }
+
+// showPlace shows where in the recording the page is.
+function showPlace(place, now) {
+  $('moment').dateTime = new Date(now).toISOString();
+  $('moment').textContent = new Date(now).toLocaleString();
+  $('pace').textContent = [place.ended && 'the end', place.paused && 'paused', `speed ${place.speed}`].filter(Boolean).join(', ');
+  $('pause').textContent = $('pause').dataset.do = place.paused ? 'play' : 'pause';
+}
+
+function control(action) { fetch('replay?' + new URLSearchParams({ do: action }), { method: 'POST' }).catch(() => {}); }
 
 function showCounts(counts) {
   const list = $('counts');
@@ -76,7 +87,11 @@ function update(name, delta) {
   const t = tables[name];
   if (!t.body) { // of the drawing
     for (const [id, row] of Object.entries(delta.rows || {})) t.rows.set(id, row);
-    if (delta.order) t.order = delta.order;
+    if (delta.order) {
+      const keep = new Set(delta.order);
+      for (const id of t.rows.keys()) if (!keep.has(id)) t.rows.delete(id);
+      t.order = delta.order;
+    }
     return;
   }
   for (const [id, row] of Object.entries(delta.rows || {})) {
@@ -185,12 +200,17 @@ function drawLine(now) {
 $('find').addEventListener('submit', (e) => { e.preventDefault(); connect(); });
 $('sort').addEventListener('change', connect);
 $('search').addEventListener('input', () => { clearTimeout(waiting); waiting = setTimeout(connect, 300); });
+for (const b of document.querySelectorAll('#bar button')) b.addEventListener('click', () => control(b.dataset.do));
 document.addEventListener('keydown', (e) => {
   if (e.ctrlKey || e.altKey || e.metaKey) return;
   const isTyping = e.target.matches('input, select');
   if (e.key === 'Escape' && e.target === $('search')) { $('search').value = ''; $('search').blur(); connect(); }
   if (isTyping || !document.body.classList.contains('authorized')) return;
   if (e.key === '/') { e.preventDefault(); $('search').focus(); }
+  if ($('bar') && !(e.key === ' ' && e.target.matches('button'))) { // a button's own key presses it
+    const action = { ' ': $('pause').dataset.do, n: 'step', '+': 'faster', '-': 'slower' }[e.key];
+    if (action) { e.preventDefault(); control(action); }
+  }
   const part = document.querySelectorAll('nav a')[Number(e.key) - 1];
   if (part) { part.click(); document.querySelector(part.hash).focus(); }
 });

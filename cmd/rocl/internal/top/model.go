@@ -226,7 +226,7 @@ func (m *model) press(key string) tea.Cmd {
 		m.help = !m.help
 	case "esc":
 		m.help, m.opened, m.followed = false, nil, ""
-	case "tab", "shift+tab", "1", "2", "3", "4", "5":
+	case "tab", "shift+tab", "1", "2", "3", "4", "5", "6":
 		n := int(key[0] - '1')
 		switch key {
 		case "tab":
@@ -437,7 +437,7 @@ func (m *model) foot() string {
 }
 
 const help = `
-  tab, 1 to 5       the next table; the one with the number
+  tab, 1 to 6       the next table; the one with the number
   s, S, r           sort by the next column, by the one before; reverse
   /                 show what matches a pattern: name=value name<3 name=one|two
   up, down, pages   select a row

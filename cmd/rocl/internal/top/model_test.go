@@ -53,7 +53,9 @@ func moment(n int) *observe.View {
 	}
 	shard := contextOf(2, 4711, "shard", mailbox(gid(2, 1), "name=shard n=2", 300, 500), mailbox(gid(2, 2), "name=control", 2, uint64(n)*100))
 	shard.Resources[0].Waits = []dispatch.ReceiverSnapshot{{Number: 9, Tags: []uint64{7}}}
-	shard.Resources[0].Handlers = []rocl.HandlerSnapshot{{Name: "Lookup", Running: 2, Oldest: 90 * time.Second}}
+	shard.Resources[0].Handlers = []rocl.HandlerSnapshot{
+		{Name: "Lookup", Running: 2, Oldest: 90 * time.Second, Ended: uint64(n) * 50, Errors: uint64(n) * 2, Took: []uint64{0, 0, 0, 0, 9: uint64(n) * 45, 20: uint64(n) * 5}},
+	}
 	stopped := contextOf(3, 4712, "stopped", mailbox(gid(3, 1), "name=stopped", 1, 0))
 	if n > 0 {
 		stopped = observe.Context{Snapshot: rocl.Snapshot{Context: gid(3, 0), PID: 4712}, Silent: "no answer"}
@@ -148,7 +150,7 @@ func TestScreens(t *testing.T) {
 			name string
 			keys []string
 		}{
-			{"resources", nil}, {"links", []string{"2"}}, {"calls", []string{"3"}}, {"contexts", []string{"4"}}, {"nodes", []string{"5"}},
+			{"resources", nil}, {"links", []string{"2"}}, {"calls", []string{"3"}}, {"contexts", []string{"4"}}, {"nodes", []string{"5"}}, {"handlers", []string{"6"}},
 			{"open", []string{"enter"}}, {"open link", []string{"2", "enter"}}, {"help", []string{"?"}}, {"filter", []string{"/n=2", "enter"}},
 		} {
 			m := open(t, 6, width, 22)
@@ -219,7 +221,7 @@ func TestKeys(t *testing.T) {
 		}
 		seen[m.sorted[0]] = true
 	}
-	for i, want := range []string{"links", "calls", "contexts", "nodes", "resources"} {
+	for i, want := range []string{"links", "calls", "contexts", "nodes", "handlers", "resources"} {
 		press(m, "tab")
 		if tables[m.table].name != want || !strings.Contains(screen(m), want+"]") {
 			t.Errorf("tab %d: %s", i, tables[m.table].name)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/observe"
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -23,31 +22,19 @@ import (
 func recorded(t testing.TB, n int) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "r.gz")
-	r := try.Get(newRecorder(path))(t)
+	r := try.Get(recording.Create(path))(t)
 	for i := range n {
-		try.OK(t, r.add(moment(i)))
+		try.OK(t, r.Add(moment(i)))
 	}
-	try.OK(t, r.finish())
+	try.OK(t, r.Finish())
 	return try.Get(os.ReadFile(path))(t)
-}
-
-// views reads a recording as far as it goes.
-func views(b []byte) (all []*observe.View, err error) {
-	p, err := newPlayer(bytes.NewReader(b))
-	for err == nil {
-		var v *observe.View
-		if v, err = p.read(); err == nil {
-			all = append(all, v)
-		}
-	}
-	return all, err
 }
 
 // A replay shows what top showed.
 func TestRoundTrip(t *testing.T) {
 	live := open(t, 6, 120, 30)
-	p := try.Get(newPlayer(bytes.NewReader(recorded(t, 6))))(t)
-	m := newModel(&replay{ctx: t.Context(), player: p}, true, "")
+	p := try.Get(recording.NewReader(bytes.NewReader(recorded(t, 6))))(t)
+	m := newModel(&replay{ctx: t.Context(), Reader: p}, true, "")
 	m.width, m.height = 120, 30
 	try.OK(t, m.seek(""))
 	for range tables {
@@ -59,80 +46,12 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A recording that was cut off, wherever that was, has all views that were written before.
-//
-// Promise (Observing): A recording that was cut off can be replayed as far as it goes.
-func TestCutOff(t *testing.T) {
-	b := recorded(t, 6)
-	most := 0
-	for n := range b {
-		all, err := views(b[:n])
-		if err == nil || err == io.EOF && len(all) < 6 {
-			t.Fatalf("%d of %d bytes: %d views, %v", n, len(b), len(all), err)
-		}
-		if len(all) < most {
-			t.Fatalf("%d of %d bytes: %d views; fewer bytes had %d", n, len(b), len(all), most)
-		}
-		most = len(all)
-	}
-	if all, err := views(b); len(all) != 6 || err != io.EOF {
-		t.Errorf("the whole file: %d views, %v", len(all), err)
-	}
-	if most != 6 {
-		t.Errorf("all but the last byte: %d views", most)
-	}
-}
-
-// The file has another name until it is finished, only its owner may read it, and neither file may
-// exist.
-func TestRecorder(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "r.gz")
-	r := try.Get(newRecorder(path))(t)
-	try.OK(t, r.add(moment(0)))
-	if _, err := os.Stat(path); err == nil {
-		t.Error("the file has its name before it is finished")
-	}
-	if all, err := views(try.Get(os.ReadFile(path + ".part"))(t)); len(all) != 1 || !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("after one view: %d, %v", len(all), err)
-	}
-	try.Rejects(newRecorder(path))(t, "a second recorder")
-	try.OK(t, r.finish())
-	if i := try.Get(os.Stat(path))(t); i.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", i.Mode())
-	}
-	try.Rejects(newRecorder(path))(t, "over a file")
-	r = try.Get(newRecorder(path + "2"))(t)
-	r.size = maxFile
-	try.Fails(r.add(moment(0)))(t, errFull, "a full file")
-	try.OK(t, r.finish())
-}
-
 func zipped(text string) []byte {
 	var b bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	_, _ = w.Write([]byte(text))
 	_ = w.Close()
 	return b.Bytes()
-}
-
-// What is no recording is an error, not a view.
-func TestHostileFiles(t *testing.T) {
-	for name, b := range map[string][]byte{
-		"nothing":  nil,
-		"text":     []byte("{}\n"),
-		"not JSON": zipped("hello\n"),
-		"depth":    zipped(`{"contexts":[{"x":` + strings.Repeat("[", 100_000)),
-		"many":     zipped(`{"contexts":[` + strings.Repeat("0,", maxValues+1) + "0]}\n"),
-		"a line":   zipped(strings.Repeat(" ", maxLine+1) + "{}\n"),
-		"types":    zipped(`{"contexts":{"resources":-1}}` + "\n"),
-	} {
-		if all, err := views(b); len(all) > 0 || err == nil || err == io.EOF {
-			t.Errorf("%s: %d views, %v", name, len(all), err)
-		}
-	}
-	if all, err := views(zipped("")); len(all) > 0 || err != io.EOF {
-		t.Errorf("an empty file: %d views, %v", len(all), err)
-	}
 }
 
 // --at goes to a time, or as far as the recording goes.
@@ -142,16 +61,16 @@ func TestSeek(t *testing.T) {
 		at   string
 		want int
 	}{{"", 5}, {"0s", 0}, {"1500ms", 2}, {"3s", 3}, {"1h", 5}, {"-1h", 0}, {start.Add(4 * time.Second).Format(time.RFC3339), 4}} {
-		p := try.Get(newPlayer(bytes.NewReader(b)))(t)
-		m := newModel(&replay{ctx: t.Context(), player: p}, true, "")
+		p := try.Get(recording.NewReader(bytes.NewReader(b)))(t)
+		m := newModel(&replay{ctx: t.Context(), Reader: p}, true, "")
 		try.OK(t, m.seek(c.at), c.at)
 		if got := m.view.Taken; !got.Equal(start.Add(time.Duration(c.want) * time.Second)) {
 			t.Errorf("--at %q: %v", c.at, got)
 		}
 	}
-	m := newModel(&replay{ctx: t.Context(), player: try.Get(newPlayer(bytes.NewReader(zipped(""))))(t)}, true, "")
+	m := newModel(&replay{ctx: t.Context(), Reader: try.Get(recording.NewReader(bytes.NewReader(zipped(""))))(t)}, true, "")
 	try.Rejects(m.seek(""))(t, "an empty recording")
-	m = newModel(&replay{ctx: t.Context(), player: try.Get(newPlayer(bytes.NewReader(b)))(t)}, true, "")
+	m = newModel(&replay{ctx: t.Context(), Reader: try.Get(recording.NewReader(bytes.NewReader(b)))(t)}, true, "")
 	try.Rejects(m.seek("noon"))(t, "a time that is none")
 }
 
@@ -161,14 +80,14 @@ func TestReplaySpeed(t *testing.T) {
 	b := recorded(t, 6)
 	synctest.Test(t, func(t *testing.T) {
 		for speed, want := range map[float64]time.Duration{0: 0, 1: 5 * time.Second, 2: 2500 * time.Millisecond, 0.125: 25 * time.Second} {
-			r := &replay{ctx: t.Context(), player: try.Get(newPlayer(bytes.NewReader(b)))(t)}
+			r := &replay{ctx: t.Context(), Reader: try.Get(recording.NewReader(bytes.NewReader(b)))(t)}
 			begun := time.Now()
 			for range 6 {
 				try.Works(r.next(speed))(t)
 			}
 			try.Equal(t, time.Since(begun), want, "speed %v", speed)
 		}
-		r := &replay{ctx: t.Context(), player: try.Get(newPlayer(bytes.NewReader(b)))(t), last: start.Add(-time.Hour)}
+		r := &replay{ctx: t.Context(), Reader: try.Get(recording.NewReader(bytes.NewReader(b)))(t), last: start.Add(-time.Hour)}
 		begun := time.Now()
 		try.Works(r.next(1))(t)
 		try.Equal(t, time.Since(begun), maxPause, "a gap")
@@ -189,8 +108,8 @@ func FuzzReplay(f *testing.F) {
 	f.Add(`{"taken":"9999-12-31T23:59:59Z","contexts":[{"context":"000000000000-1-0","pid":-1,"resources":[{"resource":"000000000000-1-1","messages":-9223372036854775808}]}]}`)
 	f.Add(`{"contexts":[null,{},{"links":[null,{}],"calls":[{}],"cut":{"":-1}}],"nodes":[{"name":"\u001b[2J"}]}` + "\n" + `{"contexts":0}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		p := try.Get(newPlayer(bytes.NewReader(zipped(text))))(t)
-		m := newModel(&replay{ctx: t.Context(), player: p}, true, "name=x")
+		p := try.Get(recording.NewReader(bytes.NewReader(zipped(text))))(t)
+		m := newModel(&replay{ctx: t.Context(), Reader: p}, true, "name=x")
 		if m.seek("") != nil {
 			return
 		}

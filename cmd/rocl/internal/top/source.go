@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/observe"
-	"github.com/rocl-go/rocl/resource"
 )
 
 // live is the source of a node, or a cluster. Its user closes c.
@@ -65,7 +65,7 @@ func (l *live) match(_ *observe.View, pattern *rocl.List) (map[rocl.GID]bool, er
 // replay is the source of a recording.
 type replay struct {
 	ctx context.Context
-	*player
+	*recording.Reader
 	last time.Time
 }
 
@@ -76,7 +76,7 @@ const maxPause = 5 * time.Second
 func (r *replay) title() string { return "replay" }
 
 func (r *replay) next(speed float64) (*observe.View, error) {
-	v, err := r.read()
+	v, err := r.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -91,15 +91,7 @@ func (r *replay) next(speed float64) (*observe.View, error) {
 
 // match compares a pattern to the names that the view has.
 func (r *replay) match(v *observe.View, pattern *rocl.List) (map[rocl.GID]bool, error) {
-	matches := map[rocl.GID]bool{}
-	for i := range v.Contexts {
-		for _, res := range v.Contexts[i].Resources {
-			if a, err := rocl.Parse(res.Name); err == nil && resource.Matches(a, pattern) {
-				matches[res.Resource], matches[res.Resource.Context()] = true, true
-			}
-		}
-	}
-	return matches, nil
+	return recording.Match(v, pattern), nil
 }
 
 // wait waits for d, or until ctx ends, whose cause it returns.

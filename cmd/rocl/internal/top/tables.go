@@ -60,6 +60,7 @@ type seen struct {
 	calls     []observe.Call
 	contexts  []observe.ContextRow
 	nodes     []observe.Node
+	handlers  []observe.Handler
 
 	programs map[rocl.GID]string // of contexts: the program and the PID
 	names    map[rocl.GID]string // of resources
@@ -67,7 +68,7 @@ type seen struct {
 
 // look returns what an observer has seen. view is the last one that the observer was given.
 func look(o *observe.Observer, view *observe.View) *seen {
-	s := &seen{resources: o.Resources(), links: o.Links(), calls: o.Calls(), contexts: o.Contexts(), nodes: view.Nodes,
+	s := &seen{resources: o.Resources(), links: o.Links(), calls: o.Calls(), contexts: o.Contexts(), nodes: view.Nodes, handlers: o.Handlers(),
 		programs: map[rocl.GID]string{}, names: map[rocl.GID]string{}}
 	for i := range s.contexts {
 		s.programs[s.contexts[i].Context] = s.contexts[i].Program + " " + strconv.Itoa(s.contexts[i].PID)
@@ -175,6 +176,19 @@ var tables = []table{
 		}
 		return all
 	}},
+	{"handlers", "handler", 4, []column{
+		{"CALL", 20, 0, false}, {title: "RESOURCE"}, {"RUNNING", 8, 60, true}, {"OLDEST", 7, 70, true}, {"CALLS/S", 8, 0, true}, {"MEDIAN", 7, 0, true}, {"P99", 7, 0, true},
+		{"ERRORS/S", 9, 80, true}, {"PROGRAM", 15, 100, false}, {"PID", 7, 100, true}, {"NODE", 12, 140, false},
+	}, func(s *seen) (all []row) {
+		for i := range s.handlers {
+			h := &s.handlers[i]
+			all = append(all, row{fmt.Sprint(h.Resource, " ", h.Name), []rocl.GID{h.Resource, h.Context}, mark(h.Silent, 0), []cell{
+				text(cmp.Or(h.Name, "any message")), text(cmp.Or(h.Of, h.Resource.String())), count(h.Running), age(h.Oldest), perSecond(h.Rate), latency(h.Median), latency(h.P99),
+				perSecond(h.Failed), text(h.Program), pid(h.PID), text(h.Node),
+			}, h})
+		}
+		return all
+	}},
 }
 
 func nodeName(n resource.NodeID) string {
@@ -217,6 +231,26 @@ func size(n float64) cell {
 func percent(n, of uint64) cell {
 	p := 100 * float64(n) / float64(max(of, 1))
 	return cell{strconv.FormatFloat(min(p, 999), 'f', 0, 64) + "%", p}
+}
+
+// perSecond returns a cell of how often something happens, with a digit behind the point below 10.
+func perSecond(n float64) cell {
+	c := size(n)
+	if n > 0 && n < 10 {
+		c.text = strconv.FormatFloat(n, 'f', 1, 64)
+	}
+	return c
+}
+
+// latency returns a cell of a short duration, in two digits; 0 is empty.
+func latency(d time.Duration) cell {
+	c := cell{"", float64(d)}
+	for n, units := c.number/1000, []string{"µs", "ms", "s"}; n > 0 && len(units) > 0; n, units = n/1000, units[1:] {
+		if c.text = strconv.FormatFloat(n, 'f', map[bool]int{true: 1}[n < 10], 64) + units[0]; n < 999.5 {
+			break
+		}
+	}
+	return c
 }
 
 // age returns a cell of a duration; 0 is empty.

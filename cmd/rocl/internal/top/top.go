@@ -8,7 +8,7 @@
 //	model.go    the state of the screen, keys, and lines
 //	tables.go   the tables, their columns and rows
 //	details.go  the screen of one row
-//	record.go   files of recordings
+//	serve.go    a recording on a page
 package top
 
 import (
@@ -22,6 +22,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/recording"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/spf13/cobra"
@@ -123,7 +124,7 @@ func recordCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := newRecorder(args[0])
+			r, err := recording.Create(args[0])
 			if err != nil {
 				return err
 			}
@@ -131,7 +132,7 @@ func recordCommand() *cobra.Command {
 			for end := v.Taken.Add(length); ; {
 				if v == nil {
 					missed++
-				} else if err = r.add(v); err != nil {
+				} else if err = r.Add(v); err != nil {
 					break
 				} else {
 					views++
@@ -143,8 +144,8 @@ func recordCommand() *cobra.Command {
 					break
 				}
 			}
-			err = errors.Join(err, r.finish())
-			fmt.Fprintf(cmd.ErrOrStderr(), "%d views in %s, %sB\n", views, usage.Quote(args[0]), size(float64(r.size)).text)
+			err = errors.Join(err, r.Finish())
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d views in %s, %sB\n", views, usage.Quote(args[0]), size(float64(r.Size())).text)
 			if missed > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%d times the directory did not answer\n", missed)
 			}
@@ -158,13 +159,15 @@ func recordCommand() *cobra.Command {
 
 func replayCommand() *cobra.Command {
 	var isOnce bool
-	var at string
+	var at, addr string
 	cmd := &cobra.Command{
 		Use:   "replay FILE [PATTERN...]",
 		Short: "Show a recording of 'rocl record' as 'rocl top' does",
 		Long: "Show a recording. Space pauses it, n goes on by one view, + and - change the speed. A pattern matches names as the tables\n" +
 			"have them, since a recording has no other attributes. Without a terminal, and with --once or --json, the tables at one\n" +
 			"moment are printed: at the end, or as --at says.\n" +
+			"With --http, a page as that of 'rocl web' shows it, until interrupted. The URL that is printed is valid once, for two\n" +
+			"minutes, and only on this machine.\n" +
 			"Exit code 1 if FILE is not a recording, 3 if a context or a node did not answer (--once).",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -172,16 +175,22 @@ func replayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if addr != "" && (isOnce || filter != "") {
+				return usage.Errorf("--http has neither --once nor a PATTERN: the page has a search")
+			}
 			f, err := os.Open(args[0])
 			if err != nil {
 				return err
 			}
 			defer f.Close()
-			p, err := newPlayer(f)
+			p, err := recording.NewReader(f)
 			if err != nil {
 				return fmt.Errorf("%s: %w", usage.Quote(args[0]), err)
 			}
-			m := newModel(&replay{ctx: cmd.Context(), player: p}, true, filter)
+			if addr != "" {
+				return serve(cmd, addr, at, p.Read)
+			}
+			m := newModel(&replay{ctx: cmd.Context(), Reader: p}, true, filter)
 			isOnce = isOnce || !isInteractive(cmd)
 			if isOnce || at != "" {
 				if err := m.seek(at); err != nil {
@@ -195,6 +204,7 @@ func replayCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&isOnce, "once", false, "print the tables once")
+	cmd.Flags().StringVar(&addr, "http", "", "`address` of this machine, such as 127.0.0.1:9465, at which a page shows the recording")
 	cmd.Flags().StringVar(&at, "at", "", "`time` to go to, such as 2026-11-27T18:00:00Z, or from the start, such as 5m")
 	return cmd
 }
@@ -244,7 +254,7 @@ func (m *model) seek(at string) error {
 		case m.view != nil:
 			return nil
 		case errors.Is(err, io.EOF):
-			return errors.New("the recording is empty")
+			return errEmpty
 		default:
 			return err
 		}
