@@ -259,6 +259,9 @@ func (p *plant) each(interval time.Duration, f func(n int)) {
 //
 // Promise (Commands): Each alert is silent while nothing is wrong, and fires once.
 func TestAlerts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the run takes some seconds of real time, and minutes with the race detector")
+	}
 	const folder = "../../monitoring/"
 	rules := string(try.Get(os.ReadFile(folder + "alerts.yml"))(t))
 	byHand := string(try.Get(os.ReadFile(folder + "alerts_test.yml"))(t))
