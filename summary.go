@@ -116,7 +116,7 @@ func (s *NodeSummary) encode() ([]byte, error) {
 func (s *Snapshot) interest() (of [3]uint64) {
 	for i := range s.Resources {
 		r := &s.Resources[i]
-		of[0] += uint64(len(r.Senders))
+		of[0] += uint64(r.SendersWaiting())
 		of[1] += uint64(r.Messages)
 		of[2] += r.Arrived
 	}

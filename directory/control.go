@@ -26,8 +26,37 @@ type Status struct {
 	Serving time.Duration   `json:"serving"` // for how long it has served
 	Cluster string          `json:"cluster,omitempty"`
 	Sealed  bool            `json:"sealed,omitempty"`
+	Lost    []LostProgram   `json:"lost,omitempty"` // the last ones, in the order of their ends
 	// Member is what the Remote says of the cluster, as JSON; nil if the node is in none.
 	Member json.RawMessage `json:"member,omitempty"`
+}
+
+// A LostProgram is a program with resources that has ended without closing its context, such as one
+// that was killed.
+type LostProgram struct {
+	Program   string        `json:"program"` // its name, as the kernel has it
+	PID       int           `json:"pid"`     // as the server sees it; 0 if it is not known
+	Resources int           `json:"resources"`
+	Ago       time.Duration `json:"ago_ns"` // how long before the answer its end was seen
+}
+
+// mostLost limits Status.Lost.
+const mostLost = 16
+
+// A lostProgram is a LostProgram, and when its end was seen.
+type lostProgram struct {
+	LostProgram
+	at time.Time
+}
+
+// noteLost keeps a lost program for Status.
+func (s *Server) noteLost(p LostProgram) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.lost) == mostLost {
+		s.lost = s.lost[1:]
+	}
+	s.lost = append(s.lost, lostProgram{p, time.Now()})
 }
 
 // WithControl gives the server a function that does in its process what programs of the node's user
@@ -104,6 +133,12 @@ func (s *Server) status() *Status {
 	if at := s.opened.Load(); at != nil {
 		v.Serving = time.Since(*at)
 	}
+	s.mu.Lock()
+	for _, l := range s.lost {
+		l.Ago = time.Since(l.at)
+		v.Lost = append(v.Lost, l.LostProgram)
+	}
+	s.mu.Unlock()
 	if r, ok := s.attachedRemote().(interface{ Status() any }); ok {
 		v.Member, _ = json.Marshal(r.Status())
 	}

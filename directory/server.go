@@ -100,12 +100,13 @@ type Server struct {
 	count    *counts
 	index    indexState
 
-	mu           sync.Mutex // guards the following fields up to contexts, and registrationServer.superseded
+	mu           sync.Mutex // guards the following fields up to lost, and registrationServer.superseded
 	closed       bool
 	isHandedOver bool                                 // the server gave way to a daemon
 	terms        Terms                                // of the last SetTerms
 	conns        map[net.Conn]struct{}                // open connections, to be closed at the end
 	contexts     map[resource.GID]*registrationServer // by context
+	lost         []lostProgram                        // the last ones, see noteLost
 
 	wmu     sync.Mutex // guards watches and the end of each
 	watches map[*attached]struct{}

@@ -126,6 +126,8 @@ func (s *Server) tellEnd(self resource.GID, me *registrationServer, n int) {
 	}
 	if !me.isTold {
 		level = slog.LevelDebug
+	} else if !me.hasLeft {
+		s.noteLost(LostProgram{Program: me.program, PID: me.pid, Resources: n})
 	}
 	// Cause (info): `event` is left if the program has closed its context, and lost if its process
 	// has ended without. Remedy: if it is lost, see to the program.

@@ -42,7 +42,16 @@ type MailboxSnapshot struct {
 	First    MessageSnapshot    `json:"first,omitzero"`      // the message that waits first; zero: none
 	Waits    []ReceiverSnapshot `json:"receivers,omitempty"` // receives that wait
 	Senders  []MessageSnapshot  `json:"senders,omitempty"`   // messages for which the mailbox has no room: one of each context that waits
+
+	MoreWaits   int `json:"more_receivers,omitempty"` // receives that wait and are not in Waits
+	MoreSenders int `json:"more_senders,omitempty"`   // contexts that wait and are not in Senders
 }
+
+// ReceivesWaiting returns how many receives wait.
+func (s *MailboxSnapshot) ReceivesWaiting() int { return len(s.Waits) + s.MoreWaits }
+
+// SendersWaiting returns how many contexts wait for room.
+func (s *MailboxSnapshot) SendersWaiting() int { return len(s.Senders) + s.MoreSenders }
 
 // A MessageSnapshot is a message that waits in a mailbox, or for room in it.
 type MessageSnapshot struct {
@@ -162,7 +171,7 @@ func noteCut(all map[string]int, list string, n int) {
 
 // compareMailboxes orders mailboxes by interest.
 func compareMailboxes(a, b *MailboxSnapshot) int {
-	return cmp.Or(cmp.Compare(len(b.Senders), len(a.Senders)), cmp.Compare(b.Messages, a.Messages), cmp.Compare(b.Arrived, a.Arrived), a.Resource.Compare(b.Resource))
+	return cmp.Or(cmp.Compare(b.SendersWaiting(), a.SendersWaiting()), cmp.Compare(b.Messages, a.Messages), cmp.Compare(b.Arrived, a.Arrived), a.Resource.Compare(b.Resource))
 }
 
 // compareLinks orders links by interest.
@@ -209,11 +218,12 @@ func (m *Mailbox) snapshot(left map[string]int) MailboxSnapshot {
 			s.Waits = append(s.Waits, w.sel.snapshot(m.d.numberLocked(w)))
 		}
 	}
-	noteCut(left, "receivers", n-mostWaiting)
+	s.MoreWaits, s.MoreSenders = max(n-mostWaiting, 0), max(len(m.creditQueue)-mostWaiting, 0)
+	noteCut(left, "receivers", s.MoreWaits)
 	for _, in := range m.creditQueue[:min(len(m.creditQueue), mostWaiting)] {
 		s.Senders = append(s.Senders, in.lacksLocked())
 	}
-	noteCut(left, "senders", len(m.creditQueue)-mostWaiting)
+	noteCut(left, "senders", s.MoreSenders)
 	return s
 }
 

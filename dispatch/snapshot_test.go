@@ -192,7 +192,7 @@ func TestSnapshotIsLimited(t *testing.T) {
 	eventually.True(t, "the receives that are left out are counted", func() bool {
 		s := a.Snapshot()
 		return len(s.Mailboxes) == mostEntries && s.Cut["resources"] == more-mostEntries && s.Mailboxes[0].Resource == last.id() &&
-			len(s.Mailboxes[0].Waits) == mostWaiting && s.Cut["receivers"] == 3
+			len(s.Mailboxes[0].Waits) == mostWaiting && s.Cut["receivers"] == 3 && s.Mailboxes[0].ReceivesWaiting() == mostWaiting+3
 	})
 }
 

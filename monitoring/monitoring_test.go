@@ -77,8 +77,7 @@ func check(t *testing.T, where, expr string, known map[string][]string) {
 	}
 }
 
-// The dashboard, the alerts and their test name metrics and labels that exist. Each alert has a
-// test.
+// The dashboard, the alerts and their test name metrics and labels that exist.
 //
 // Promise (Commands): The dashboard and the alerts name metrics that exist.
 func TestNames(t *testing.T) {
@@ -97,24 +96,19 @@ func TestNames(t *testing.T) {
 	exprs := regexp.MustCompile(`(?m)- alert: (\w+)\n +expr: (.*)$`).FindAllStringSubmatch(alerts, -1)
 	for _, m := range exprs {
 		check(t, m[1], m[2], known)
-		if n := strings.Count(test, `{alertname="`+m[1]+`"}`); n != 1 {
-			t.Errorf("alerts_test.yml has %s %d times", m[1], n)
-		}
 	}
 	series := regexp.MustCompile(`series: '(rocl_.*)', values`).FindAllStringSubmatch(test, -1)
 	for _, m := range series {
 		check(t, "alerts_test.yml", m[1], known)
 	}
-	if targets < 30 || len(exprs) < 20 || len(series) < 20 {
+	if targets < 30 || len(exprs) < 20 || len(series) < 2 {
 		t.Errorf("%d expressions of the dashboard, %d alerts and %d series of the test are found", targets, len(exprs), len(series))
 	}
 }
 
-// promtool accepts the rules and the expressions of the dashboard, and in a run of two nodes each
-// alert is silent first and fires then.
-//
-// Promise (Commands): Each alert is silent while nothing is wrong, and fires once.
-func TestAlerts(t *testing.T) {
+// promtool accepts the rules and the expressions of the dashboard. TestAlerts of cmd/dirserver has a
+// run in which each alert fires.
+func TestRules(t *testing.T) {
 	tool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("ROCL_PROMTOOL") == "must" {

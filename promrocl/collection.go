@@ -230,8 +230,8 @@ func (n *collection) addResource(r *rocl.ResourceSnapshot, context []string) {
 	} else {
 		put(mailboxStanding, 0)
 	}
-	put(mailboxReceives, float64(len(r.Waits)))
-	put(mailboxSenders, float64(len(r.Senders)))
+	put(mailboxReceives, float64(r.ReceivesWaiting()))
+	put(mailboxSenders, float64(r.SendersWaiting()))
 	for i := range r.Handlers {
 		h := &r.Handlers[i]
 		count(handlerCalls, h.Name, []float64{float64(h.Ended)}, h.Name)

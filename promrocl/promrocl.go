@@ -32,8 +32,8 @@
 //	rocl_mailbox_limit_bytes                        the limits of the mailboxes
 //	rocl_mailbox_received_bytes_total               bytes that were received
 //	rocl_mailbox_standing_seconds                   how long messages have waited with none received, as far as was seen
-//	rocl_mailbox_receives_waiting                   receives that wait for a message, at most 16 of each mailbox
-//	rocl_mailbox_senders_waiting                    contexts that wait for room, likewise
+//	rocl_mailbox_receives_waiting                   receives that wait for a message
+//	rocl_mailbox_senders_waiting                    contexts that wait for room
 //	rocl_handler_calls_total{call}                  handlers that have returned
 //	rocl_handler_errors_total{call}                 handlers that have returned an error, or panicked
 //	rocl_handler_running{call}                      handlers that run

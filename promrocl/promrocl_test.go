@@ -198,8 +198,8 @@ func TestFigures(t *testing.T) {
 		n := newNode(t, Options{})
 		one, two := snapshot(1, "p", 7, mailbox(300, 0), mailbox(2, 5)), snapshot(2, "p", 7, mailbox(0, 10))
 		other := snapshot(3, "q", 8)
-		one.Resources[0].Senders = make([]dispatch.MessageSnapshot, 2)
-		one.Resources[1].Waits = make([]dispatch.ReceiverSnapshot, 3)
+		one.Resources[0].Senders, one.Resources[0].MoreSenders = make([]dispatch.MessageSnapshot, 2), 5
+		one.Resources[1].Waits, one.Resources[1].MoreWaits = make([]dispatch.ReceiverSnapshot, 3), 1000
 		one.Resources[1].Handlers = []rocl.HandlerSnapshot{{Name: "f", Running: 2, Oldest: 3 * time.Second, Ended: 10, Errors: 1, Took: []uint64{4, 0, 1}, Total: time.Second}, {Name: ""}}
 		one.Calls = []dispatch.CallSnapshot{{Number: 4}}
 		one.Sends = make([]dispatch.SendSnapshot, 5)
@@ -214,7 +214,7 @@ func TestFigures(t *testing.T) {
 		want := map[string]float64{
 			"contexts{state=answering}": 3, "contexts{state=silent}": 0, "series_left_out{}": 0,
 			"mailbox_messages" + p: 302, "mailbox_bytes" + p: 302 * 70, "mailbox_limit_bytes" + p: 3000, "mailbox_received_bytes_total" + p: 15,
-			"mailbox_standing_seconds" + p: 0, "mailbox_senders_waiting" + p: 2, "mailbox_receives_waiting" + p: 3,
+			"mailbox_standing_seconds" + p: 0, "mailbox_senders_waiting" + p: 7, "mailbox_receives_waiting" + p: 1003,
 			"context_memory_bytes" + p: 150, "context_memory_limit_bytes" + p: 1000, "context_memory_limit_bytes" + q: math.NaN(),
 			"context_calls_waiting" + p: 1, "context_call_wait_seconds" + p: 0, "context_call_wait_seconds" + q: 0, "context_sends_waiting" + p: 5, "context_undelivered_total" + p: 3,
 			"links{pid=7,program=p,state=connected,transport=shm}": 1, "links{pid=7,program=p,state=dialling,transport=}": 1, "link_unacknowledged_frames" + p: 2,

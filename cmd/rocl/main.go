@@ -5,7 +5,7 @@
 //
 // Exit codes: 0 done, 1 nothing found (find) or failed, 2 no directory serves the node, 3 some node
 // of the cluster could not be asked, 4 the directory or the called resource did not answer in time,
-// 5 the called command failed, 10 to 24 a finding of doctor, 64 wrong usage, 130 interrupted.
+// 5 the called command failed, 10 to 26 a finding of doctor, 64 wrong usage, 130 interrupted.
 package main
 
 import (

@@ -293,7 +293,7 @@ func (g *graph) within(w *wait) (next int, maybe bool) {
 	}
 	own := g.byFrom[w.from]
 	if next = younger(own); next >= 0 {
-		return next, len(own) > 1 || running > 1 || len(r.Waits) > 1
+		return next, len(own) > 1 || running > 1 || r.ReceivesWaiting() > 1
 	}
 	if running > 0 || len(r.Waits) == 0 && (r.Messages > 0 || isCalled) {
 		return younger(g.byContext[w.from.Context()]), true
@@ -372,9 +372,9 @@ func (g *graph) state(id rocl.GID) string {
 	if !r.First.From.IsZero() && len(r.Waits) > 0 {
 		text += fmt.Sprintf(", the first with tag %d from %s", r.First.Tag, g.label(r.First.From))
 	}
-	if len(r.Waits) == 1 {
+	if n := r.ReceivesWaiting(); len(r.Waits) == 1 && n == 1 {
 		text += ", the only receive selects " + g.selected(&r.Waits[0])
-	} else if n := len(r.Waits); n > 1 {
+	} else if len(r.Waits) > 0 {
 		text += fmt.Sprintf(", none of %d receives selects one: the first selects %s", n, g.selected(&r.Waits[0]))
 	}
 	return text

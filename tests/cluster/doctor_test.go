@@ -150,8 +150,9 @@ func TestDoctorNamespaces(t *testing.T) {
 	p := register(b)
 	a.finds()
 	p.Kill()
+	a.finds("programs", "without closing its context")
 	p = register(b, "unshare", "--mount", "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"`, a.dir)
-	a.finds("memory", "cannot share memory")
+	a.finds("memory", "cannot share memory", "programs", "without closing its context")
 	p.Kill()
-	a.finds()
+	a.finds("programs", "without closing its context")
 }

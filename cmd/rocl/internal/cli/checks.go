@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -39,6 +40,8 @@ var checks = []check{
 	{"memory", 22, "two contexts of the node cannot share memory, or this process cannot make any", checkMemory},
 	{"clock", 23, "the clocks of two members differ", checkClock},
 	{"versions", 24, "members, the directory and this command have different versions", checkVersions},
+	{"contexts", 25, "a program of this node does not answer", checkContexts},
+	{"programs", 26, "a program of this node has ended without closing its context in the last " + lostTime.String(), checkPrograms},
 }
 
 func checkDirectory(e *exam, r *reporter) {
@@ -296,27 +299,49 @@ func checkUDP(e *exam, r *reporter) {
 		return
 	}
 	var slowest time.Duration
+	var quiet []resource.NodeID
+	most := mostSilence + time.Duration(len(e.member.Members))*time.Second
 	for _, m := range e.member.Members {
 		slowest = max(slowest, m.Ping)
+		if m.State == "alive" && m.Silence > most {
+			quiet = append(quiet, m.Node)
+		}
+	}
+	if len(quiet) > 0 {
+		r.found("See to the network between the nodes, and to the load of both machines: many datagrams are lost. docs/CLUSTER.md#ports-and-firewalls", "no probe was answered over UDP for %s or longer by %s", most, e.names(quiet))
+		return
 	}
 	r.ok("%s answered; the slowest round trip of a probe took %s", count(max(0, e.small.Covered-1), "other node"), ms(slowest))
 }
+
+// mostSilence is after which time without an answer to a probe a member is found, and a second more
+// for each member: they are probed in turn.
+const mostSilence = 10 * time.Second
 
 func checkMTU(e *exam, r *reporter) {
 	if !e.isMember(r) {
 		return
 	}
-	if e.smallErr != nil || e.largeErr != nil {
-		r.unknown("the members could not be searched: %s", text(errors.Join(e.smallErr, e.largeErr)))
+	if err := errors.Join(e.smallErr, e.largeErr, e.againErr); err != nil {
+		r.unknown("the members could not be searched: %s", text(err))
 		return
 	}
-	small := silentNodes(&e.small)
-	large := slices.DeleteFunc(silentNodes(&e.large), func(n resource.NodeID) bool { return slices.Contains(small, n) })
+	silent := append(silentNodes(&e.small), silentNodes(&e.again)...)
+	slices.Sort(silent)
+	silent = slices.Compact(silent)
+	large := slices.DeleteFunc(silentNodes(&e.large), func(n resource.NodeID) bool { return slices.Contains(silent, n) })
 	if len(large) > 0 {
 		r.found("Packets of 1,280 bytes must pass: set the MTU of tunnels and bridges to at least that, and let ICMP 'fragmentation needed' pass.", "small datagrams pass, and large ones do not, between this node and %s", e.names(large))
-		return
 	}
-	r.ok("a question of %d bytes was answered by each node that answers", largeQuestion)
+	if len(silent) > 0 {
+		r.unknown("small datagrams have no answer either from %s", e.names(silent))
+	}
+	switch answered := e.large.Covered - 1; {
+	case answered > 0:
+		r.ok("%s answered a question of %d bytes", count(answered, "other node"), largeQuestion)
+	case len(silent)+len(large) == 0:
+		r.ok("no other node is there to be asked")
+	}
 }
 
 func checkLost(e *exam, r *reporter) {
@@ -489,5 +514,48 @@ func checkVersions(e *exam, r *reporter) {
 	}
 	if fine {
 		r.ok("%s", own)
+	}
+}
+
+func checkContexts(e *exam, r *reporter) {
+	if err := cmp.Or(e.statusErr, e.viewErr); err != nil {
+		r.unknown("the contexts of this node could not be asked: %s", text(err))
+		return
+	}
+	if e.view == nil {
+		r.unknown("the contexts of this node were not asked")
+		return
+	}
+	answered := 0
+	for i := range e.view.Contexts {
+		c := &e.view.Contexts[i]
+		if c.Silent == "" {
+			answered++
+			continue
+		}
+		r.found("Let the process go on if it is stopped (kill -CONT), see why it gets no processor, or upgrade it if its rocl is older than 'rocl top'.", "context %v of %s does not answer: %s", c.Context, process(c.PID), c.Silent)
+	}
+	if answered == len(e.view.Contexts) {
+		r.ok("%s of this node answered", count(answered, "context"))
+	}
+}
+
+// lostTime is how long the end of a program is told.
+const lostTime = 5 * time.Minute
+
+func checkPrograms(e *exam, r *reporter) {
+	if e.statusErr != nil {
+		r.unknown("the directory does not tell which programs have ended")
+		return
+	}
+	fine := true
+	for _, p := range e.status.Lost {
+		if p.Ago < lostTime {
+			r.found("See its own log, and that of the kernel for memory that ran out (journalctl -k). A program that ends in order closes its context.", "process %d (%s) with %s ended %s ago without closing its context", p.PID, p.Program, count(p.Resources, "resource"), p.Ago.Round(time.Second))
+			fine = false
+		}
+	}
+	if fine {
+		r.ok("none was lost in the last %v", lostTime)
 	}
 }

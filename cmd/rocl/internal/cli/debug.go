@@ -153,7 +153,7 @@ func (a *archive) daemon(ctx context.Context, g Globals) {
 func (a *archive) snapshots(ctx context.Context, g Globals, name string) {
 	var v *observe.View
 	err := g.ask(ctx, func(p *timeoutContext, c *rocl.Context) (err error) {
-		v, err = observe.Gather(p, c, false, g.Timeout)
+		v, err = observe.Gather(p.parent, c, false, p.limit) // p may end while it waits for a silent context
 		return err
 	})
 	if v != nil && len(v.Contexts) > mostDebug {

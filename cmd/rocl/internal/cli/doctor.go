@@ -103,7 +103,7 @@ func doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node and its cluster, and print what is wrong and what to do",
-		Long: "Check this node and its cluster, and print what is wrong and what to do. It changes nothing, and takes at most about five times --timeout.\n" +
+		Long: "Check this node and its cluster, and print what is wrong and what to do. It changes nothing, and takes at most about eight times --timeout.\n" +
 			"Run it as the user of the node's programs, on each node that is in doubt. A check that cannot be made says so.\n" +
 			"Exit code 0 if nothing is found, else that of the most serious finding, the first in this list:\n" + codes.String(),
 		Args: func(cmd *cobra.Command, args []string) error { return usage.Nothing(cmd, args) },

@@ -156,6 +156,20 @@ func TestDoctorFindings(t *testing.T) {
 			t.Errorf("%+v", found)
 		}
 	})
+	t.Run("a program that is stopped, and one that was killed", func(t *testing.T) {
+		sock := node(t)
+		p := be(t, "register", "name=here", "--socket", sock)
+		pid := p.Cmd.Process.Pid
+		p.Signal(syscall.SIGSTOP)
+		eventually.True(t, "it stops", func() bool { return strings.Contains(process(pid), "stopped") })
+		one(t, sock, "contexts", fmt.Sprintf("%s does not answer", process(pid)), "--timeout", "2s")
+		p.Kill()
+		eventually.True(t, "its end is seen", func() bool {
+			found, code := doctor(t, sock)
+			f := found["programs"]
+			return code == f.Code && len(found) == 1 && strings.Contains(f.Text, fmt.Sprintf("process %d (", pid)) && strings.Contains(f.Text, "with 1 resource ended") && f.Remedy != ""
+		})
+	})
 	t.Run("versions", func(t *testing.T) {
 		s, sock := labelled(t, nil)
 		l := new(resource.List)
@@ -196,6 +210,50 @@ func TestDoctorExams(t *testing.T) {
 				t.Errorf("%d, %+v", code, all)
 			}
 		})
+	}
+}
+
+// What a search tells of the network: silence of nodes to small and to large questions, and to a
+// small one that is put again after a large one without an answer. What is not learned is unknown.
+func TestDoctorNetwork(t *testing.T) {
+	answers, silent := directory.Trace{Covered: 2}, directory.Trace{Covered: 1, Steps: []directory.TraceStep{{Node: 2, Outcome: "silent"}}}
+	for name, c := range map[string]struct {
+		small, large, again directory.Trace
+		silence             time.Duration
+		members             int
+		udp, mtu            string // states
+	}{
+		"healthy":                  {answers, answers, directory.Trace{}, 0, 1, "ok", "ok"},
+		"silent":                   {silent, silent, silent, 0, 1, "found", "unknown"},
+		"large ones are lost":      {answers, silent, answers, 0, 1, "ok", "found"},
+		"silent from the large on": {answers, silent, silent, 0, 1, "ok", "unknown"},
+		"probes are lost":          {answers, answers, directory.Trace{}, time.Minute, 1, "found", "ok"},
+		"no other member":          {directory.Trace{Covered: 1}, directory.Trace{Covered: 1}, directory.Trace{}, 0, 0, "ok", "ok"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &exam{member: &cluster.Status{Addr: "10.0.0.1:7946"}, small: c.small, large: c.large, again: c.again}
+			for i := range c.members {
+				e.member.Members = append(e.member.Members, cluster.MemberStatus{Node: resource.NodeID(2 + i), Addr: "10.0.0.2:7946", State: "alive", Silence: c.silence})
+			}
+			all, _ := diagnose(e)
+			states := map[string]string{}
+			for _, f := range all {
+				states[f.Check] += f.State
+			}
+			if states["udp"] != c.udp || states["mtu"] != c.mtu {
+				t.Errorf("%+v", all)
+			}
+		})
+	}
+}
+
+// A program that was lost long ago is not found.
+func TestDoctorLost(t *testing.T) {
+	for ago, want := range map[time.Duration]int{time.Minute: 26, time.Hour: 0} {
+		e := &exam{status: directory.Status{Lost: []directory.LostProgram{{Program: "shard\n", PID: 7, Resources: 3, Ago: ago}}}}
+		if all, code := diagnose(e); code != want {
+			t.Errorf("%v ago: %d, %+v", ago, code, all)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/directory/strategy"
+	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
@@ -43,8 +44,13 @@ type exam struct {
 	contexts  []resource.Record // of this node
 	listErr   error             // why nodes or contexts are not complete, or nil
 
-	small, large       directory.Trace // of a search of each member, by a small and by a large question
-	smallErr, largeErr error
+	// Of a search of each member by a small question, by a large one, and, if some member has not
+	// answered that, by a small one again.
+	small, large, again          directory.Trace
+	smallErr, largeErr, againErr error
+
+	view    *observe.View // what the contexts of this node tell; nil: they were not asked, or viewErr
+	viewErr error
 }
 
 // examine looks at the node. It changes nothing. It takes up to a few times --timeout.
@@ -116,6 +122,10 @@ func (e *exam) ask(ctx context.Context, g Globals) {
 	}
 	e.list(ctx, g, c)
 	e.search(ctx, g, c)
+	e.viewErr = g.ask(ctx, func(p *timeoutContext, c *rocl.Context) (err error) {
+		e.view, err = observe.Gather(p.parent, c, false, p.limit) // p may end while it waits for a silent context
+		return err
+	})
 }
 
 // control asks the directory's process for something, and reads the answer into v.
@@ -175,6 +185,9 @@ func (e *exam) search(ctx context.Context, g Globals, c *directory.Client) {
 	}
 	if e.small, e.smallErr = ask("?"); e.smallErr == nil {
 		e.large, e.largeErr = ask(strings.Repeat("?", largeQuestion))
+	}
+	if e.largeErr == nil && len(silentNodes(&e.large)) > 0 {
+		e.again, e.againErr = ask("?")
 	}
 }
 

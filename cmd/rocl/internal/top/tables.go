@@ -100,7 +100,7 @@ var tables = []table{
 			r := &s.resources[i]
 			all = append(all, row{r.Resource.String(), []rocl.GID{r.Resource, r.Context}, mark(r.Silent, r.Standing), []cell{
 				text(cmp.Or(r.Name, r.Resource.String())), count(r.Messages), size(float64(r.Bytes)), percent(r.Bytes, r.Limit), size(r.In), size(r.Out),
-				age(r.Standing), count(len(r.Waits)), count(len(r.Senders)), count(r.Running), age(r.Oldest),
+				age(r.Standing), count(r.ReceivesWaiting()), count(r.SendersWaiting()), count(r.Running), age(r.Oldest),
 				text(r.Program), pid(r.PID), text(r.Node), text(r.Resource.String()),
 			}, r})
 		}
