@@ -65,6 +65,7 @@ type machine struct {
 	id      *directory.Identity
 	proc    *simnet.Process
 	w       *watched
+	client  *source.Client
 	member  *cluster.Cluster
 	isMute  atomic.Bool // datagrams of the daemon are lost
 	isDown  bool
@@ -127,8 +128,8 @@ func (m *machine) start(series int, keys [][]byte, join ...*machine) {
 	member := m.member
 	m.w = &watched{server: s, cluster: func() *cluster.Cluster { return member }, joins: len(join) > 0, name: "plant", log: log, begun: time.Now()}
 	m.w.serving.Store(true)
-	m.w.source = source.New(func(ctx context.Context) (*rocl.Context, error) { return m.open(ctx, m.Start()) })
-	m.w.programs = newPrograms(m.w.source, s, []string{"name"}, series)
+	m.client = source.NewClient(func(ctx context.Context) (*rocl.Context, error) { return m.open(ctx, m.Start()) })
+	m.w.programs = newPrograms(source.New(m.client), s, []string{"name"}, series)
 	m.metrics = promhttp.HandlerFor(newRegistry(m.w), promhttp.HandlerOpts{})
 	p.busy.Go(func() {
 		for {
@@ -146,7 +147,7 @@ func (m *machine) stop(isKilled bool) {
 	if isKilled {
 		m.proc.Kill()
 	}
-	m.w.source.Close()
+	m.client.Close()
 	m.w.server.Close()
 	m.member.Close()
 	m.proc.Kill()
