@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -95,4 +96,11 @@ func FuzzSafe(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A duration has three digits, and no part of a second if it is long.
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0s", 1234: "1.23µs", 12345678: "12.3ms", 12345 * time.Millisecond: "12.3s", 3755*time.Second + 1: "1h2m35s"} {
+		try.Equal(t, Duration(d), want)
+	}
 }
