@@ -22,7 +22,8 @@ import (
 // `rocl.addr` = its addresses, one attribute each, the best first, such as `tcp://127.0.0.1:4711`,
 // `tls://…`, `shm://…`. A context that only dials has no address. To send to a resource, look up
 // all attributes of its context (the identifier with serial 0), since addresses repeat, dial one
-// that both can use, and shake hands. Contexts of one node use TCP over loopback, and shared memory.
+// that both can use, and shake hands. Contexts of one node use TCP over loopback, and shared
+// memory.
 //
 // A node is a resource too: its context number and serial are 0. It has `rocl.kind` = `node`,
 // `rocl.node`, `rocl.host`, `rocl.os`, `rocl.arch`, `rocl.cores`, `rocl.memory`, `rocl.version`,

@@ -448,7 +448,7 @@ const help = `
   up, down, pages   select a row
   enter             open the row; esc closes it
   f                 follow the row: it stays selected wherever it goes
-  a                 show contexts without resources too, such as those of commands
+  a                 show contexts without resources too
   space, n          pause; one step
   + -               replay twice, or half, as fast
   q                 quit

@@ -184,8 +184,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// With --cluster the tables are those of all nodes. A context without a resource is shown with --all
-// only.
+// With --cluster the tables are those of all nodes. A context without a resource is shown with
+// --all only.
 //
 // Promise (Observing): rocl top --cluster shows the contexts of all nodes.
 func TestOnceCluster(t *testing.T) {
