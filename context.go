@@ -28,6 +28,7 @@ const (
 	AttrKind    = directory.AttrKind   // "context"
 	AttrAddr    = directory.AttrAddr   // an address of the context; repeated, best first
 	AttrPID     = icontext.AttrPID     // the number of the process
+	AttrProgram = icontext.AttrProgram // the name of its executable
 	AttrContext = icontext.AttrContext // of any resource, if asked for: the identifier of the context that owns it
 	AttrOver    = icontext.AttrOver    // of a resource that was registered with Over: the transports, with commas
 )

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -110,7 +109,7 @@ func (r *Resource) handlers() (all []HandlerSnapshot) {
 func (c *Context) Snapshot() Snapshot {
 	d := c.disp.Snapshot()
 	s := Snapshot{
-		Version: SnapshotVersion, Context: c.self, PID: os.Getpid(), Program: program(), Rocl: version.String(), Started: c.opened, Taken: time.Now(),
+		Version: SnapshotVersion, Context: c.self, PID: os.Getpid(), Program: icontext.Program(), Rocl: version.String(), Started: c.opened, Taken: time.Now(),
 		Stats: c.Stats(), Sends: d.Sends, Calls: d.Calls, Links: d.Links, Cut: d.Cut,
 		Resources: make([]ResourceSnapshot, len(d.Mailboxes)),
 	}
@@ -220,15 +219,6 @@ func shorten[T any](cut map[string]int, name string, all []T, most int) []T {
 	cut[name] += len(all) - most
 	clear(all[most:]) // for the collector
 	return all[:most]
-}
-
-// program returns the name of the executable.
-func program() string {
-	path, err := os.Executable()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSuffix(filepath.Base(path), " (deleted)")
 }
 
 // nameOf returns a short form of attributes, without those of the library.

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/resource"
@@ -16,11 +18,12 @@ import (
 // Protocol: Contexts
 //
 // A context registers itself, serial 0, before others can send to it or it sends: `rocl.kind` =
-// `context`, `rocl.pid` = the process number in decimal, and `rocl.addr` = its addresses, one
-// attribute each, the best first, such as `tcp://127.0.0.1:4711`, `tls://…`, `shm://…`. A context
-// that only dials has no address. To send to a resource, look up all attributes of its context (the
-// identifier with serial 0), since addresses repeat, dial one that both can use, and shake hands.
-// Contexts of one node use TCP over loopback, and shared memory.
+// `context`, `rocl.pid` = the process number in decimal, `rocl.program` = its executable, and
+// `rocl.addr` = its addresses, one attribute each, the best first, such as `tcp://127.0.0.1:4711`,
+// `tls://…`, `shm://…`. A context that only dials has no address. To send to a resource, look up
+// all attributes of its context (the identifier with serial 0), since addresses repeat, dial one
+// that both can use, and shake hands. Contexts of one node use TCP over loopback, and shared
+// memory.
 //
 // A node is a resource too: its context number and serial are 0. It has `rocl.kind` = `node`,
 // `rocl.node`, `rocl.host`, `rocl.os`, `rocl.arch`, `rocl.cores`, `rocl.memory`, `rocl.version`,
@@ -28,6 +31,19 @@ import (
 
 // AttrPID is the attribute of a context that has the number of its process.
 const AttrPID = "rocl.pid"
+
+// AttrProgram is the attribute of a context that has the name of its executable.
+const AttrProgram = "rocl.program"
+
+// Program returns the name of this process's executable, without its folder. It is "" if the kernel
+// does not tell.
+func Program() string {
+	path, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(path), " (deleted)")
+}
 
 // Ports are the addresses at which a context listens, and the resource that tells other contexts of
 // them. The options of the context and the terms of its directory decide what they are. Open is
@@ -96,6 +112,9 @@ func (p *Ports) Open(ctx context.Context, disp listener) error {
 func describe(addrs []string) (*resource.List, error) {
 	l := new(resource.List)
 	err := errors.Join(l.AddString(directory.AttrKind, "context"), l.AddString(AttrPID, strconv.Itoa(os.Getpid())))
+	if program := Program(); program != "" {
+		err = errors.Join(err, l.AddString(AttrProgram, program))
+	}
 	for _, a := range addrs {
 		err = errors.Join(err, l.AddString(directory.AttrAddr, a))
 	}

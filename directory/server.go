@@ -11,6 +11,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/database"
@@ -179,6 +180,10 @@ func (s *Server) serveConn(nc net.Conn, serve func(*wire.Conn) error) {
 	}()
 	err := serve(wire.NewConn(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) {
+			s.log.Debug("directory: connection ended", "err", err) // with its process, of which tellEnd tells
+			return
+		}
 		s.often.Info("", "directory: connection ended", "err", err)
 	}
 }

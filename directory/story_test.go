@@ -9,46 +9,18 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
 
-// A story is a log handler that keeps lines of level info, with the attributes that a person knows.
-type story struct {
-	slog.Handler
-	mu    sync.Mutex
-	lines []string
-}
-
-func (s *story) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
-
-func (s *story) Handle(_ context.Context, r slog.Record) error {
-	line := r.Message
-	r.Attrs(func(a slog.Attr) bool {
-		if slices.Contains([]string{"event", "program", "pid", "resources"}, a.Key) {
-			line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
-		}
-		return true
-	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lines = append(s.lines, line)
-	return nil
-}
-
-// told waits until the story has n lines, and returns them.
-func (s *story) told(t *testing.T, n int) (lines []string) {
+// told waits until a story has n lines, and returns them.
+func told(t *testing.T, s *logged.Story, n int) (lines []string) {
 	t.Helper()
-	eventually.True(t, fmt.Sprint(n, " lines"), func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		lines = slices.Clone(s.lines)
-		return len(lines) >= n
-	})
+	eventually.True(t, fmt.Sprint(n, " lines"), func() bool { lines = s.Lines(); return len(lines) >= n })
 	return lines
 }
 
@@ -60,7 +32,8 @@ func (s *story) told(t *testing.T, n int) (lines []string) {
 // with resources joined, left or was lost, with its name and PID.
 func TestStory(t *testing.T) {
 	path := sock(t)
-	ofServer, ofClient := new(story), new(story)
+	known := []string{"event", "program", "pid", "resources"}
+	ofServer, ofClient := &logged.Story{Attrs: known}, &logged.Story{Attrs: known}
 	s := try.Get(Listen(path, WithLogger(slog.New(ofServer))))(t)
 	defer s.Close()
 	asks := joined(t, path)
@@ -75,7 +48,7 @@ func TestStory(t *testing.T) {
 	register(t, a, 1, resource.Attrs{"type": "lamp"})
 	register(t, a, 2, resource.Attrs{"type": "lamp"})
 	a.Close()
-	try.Equal(t, strings.Join(ofServer.told(t, 2), "\n"), "directory: program event=joined"+who+"\ndirectory: program event=left"+who+" resources=2")
+	try.Equal(t, strings.Join(told(t, ofServer, 2), "\n"), "directory: program event=joined"+who+"\ndirectory: program event=left"+who+" resources=2")
 	b := joined(t, path)
 	register(t, b, 1, resource.Attrs{"type": "lamp"})
 	b.mu.Lock()
@@ -83,14 +56,14 @@ func TestStory(t *testing.T) {
 	b.mu.Unlock()
 	// b joins again at once, and may do so before the server has seen the end.
 	eventually.True(t, "the end is told", func() bool {
-		return slices.Contains(ofServer.told(t, 3), "directory: program event=joined"+who)
+		return slices.Contains(told(t, ofServer, 3), "directory: program event=joined"+who)
 	})
 	b.Close()
 
 	c := try.Get(JoinNode(t.Context(), path, slog.New(ofClient), nil))(t)
 	defer c.Close()
 	s.Close()
-	try.Equal(t, strings.Join(ofClient.told(t, 3), "\n"),
+	try.Equal(t, strings.Join(told(t, ofClient, 3), "\n"),
 		fmt.Sprintf("directory: server lost\ndirectory: this program serves the node event=took over program=%s pid=%d\ndirectory: joined again%s", program(), os.Getpid(), who))
 }
 

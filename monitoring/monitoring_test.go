@@ -106,8 +106,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// promtool accepts the rules and the expressions of the dashboard. TestAlerts of cmd/dirserver has a
-// run in which each alert fires.
+// promtool accepts the rules and the expressions of the dashboard. TestAlerts of cmd/dirserver has
+// a run in which each alert fires.
 func TestRules(t *testing.T) {
 	tool, err := exec.LookPath("promtool")
 	if err != nil {

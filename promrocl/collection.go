@@ -150,7 +150,7 @@ func (n *collection) add(c *Context) {
 	id, s := c.Context, &c.Snapshot
 	if c.Silent {
 		if s = n.old.told[id]; s == nil {
-			s = &rocl.Snapshot{Context: id, PID: c.PID}
+			s = &rocl.Snapshot{Context: id, PID: c.PID, Program: c.Program}
 		}
 	}
 	if n.told[id] != nil {

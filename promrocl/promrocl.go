@@ -60,7 +60,7 @@ import (
 // A Context is what a collector shows of one context.
 type Context struct {
 	rocl.Snapshot
-	Silent bool // the context does not answer: of the snapshot only Context and PID count
+	Silent bool // the context does not answer: of the snapshot only Context, PID and Program count
 }
 
 // Options are the options of [NewOf]. The zero value has the defaults.

@@ -229,9 +229,9 @@ func TestFigures(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		n.contexts[0].Resources[1].Received += 7
 		n.contexts[2] = Context{Snapshot: rocl.Snapshot{Context: other.Context, PID: 8}, Silent: true}
-		n.contexts = append(n.contexts, Context{Snapshot: rocl.Snapshot{Context: resource.MakeGID(1, 4, 0), PID: 9}, Silent: true})
+		n.contexts = append(n.contexts, Context{Snapshot: rocl.Snapshot{Context: resource.MakeGID(1, 4, 0), PID: 9, Program: "r"}, Silent: true})
 		want["mailbox_standing_seconds"+p], want["context_call_wait_seconds"+p], want["mailbox_received_bytes_total"+p] = 30, 30, 22
-		want["context_silent_seconds"+q], want["context_silent_seconds{pid=9,program=}"] = 0, 0
+		want["context_silent_seconds"+q], want["context_silent_seconds{pid=9,program=r}"] = 0, 0
 		want["contexts{state=answering}"], want["contexts{state=silent}"] = 2, 2
 		n.check(want)
 		time.Sleep(30 * time.Second)
@@ -244,7 +244,7 @@ func TestFigures(t *testing.T) {
 		}
 		n.err = nil
 		want["mailbox_standing_seconds"+p], want["context_call_wait_seconds"+p], want["context_calls_waiting"+p], want["mailbox_received_bytes_total"+p] = 30, 0, 0, 23
-		want["context_silent_seconds"+q], want["context_silent_seconds{pid=9,program=}"], want["contexts{state=silent}"] = 30, math.NaN(), 1
+		want["context_silent_seconds"+q], want["context_silent_seconds{pid=9,program=r}"], want["contexts{state=silent}"] = 30, math.NaN(), 1
 		n.check(want)
 	})
 }

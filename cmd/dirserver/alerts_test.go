@@ -77,7 +77,8 @@ const (
 	memberPort    = ":7946"
 )
 
-// mute is the network of a machine's daemon, which loses the datagrams that it sends while is is set.
+// mute is the network of a machine's daemon. The datagrams that the daemon sends are lost while is
+// is set.
 type mute struct {
 	*simnet.Process
 	is *atomic.Bool
@@ -227,7 +228,7 @@ func (p *plant) put(series, value string) {
 // record adds a scrape each minute, n of them.
 func (p *plant) record(n int) {
 	for range n {
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // of virtual time, until the next scrape
 		p.scrape()
 	}
 }
@@ -332,7 +333,7 @@ func record(t *testing.T, wanted map[string]bool) (map[string][]string, int) {
 	c.start(many, nil, a, b)
 	d.start(many, nil, a, b)
 	e.start(many, nil, a, b)
-	time.Sleep(10 * time.Second)
+	time.Sleep(10 * time.Second) // of virtual time: the members meet
 
 	var isFaulty atomic.Bool
 	resource := func(c *rocl.Context, name string, opts ...rocl.RegisterOption) *rocl.Resource {
@@ -394,15 +395,15 @@ func record(t *testing.T, wanted map[string]bool) (map[string][]string, int) {
 	crowd, _ := e.program(nil)
 	heavy, _ := b.program(nil, rocl.WithMemory(4<<20))
 
-	// A resource of b is found from a by b's summary. With the fault, RoclSummariesWrong, it has just
-	// gone.
+	// A resource of b is found from a by b's summary. With the fault, RoclSummariesWrong, the
+	// resource has just gone.
 	p.each(10*time.Second, func(n int) {
 		name := fmt.Sprint("brief ", n)
 		r, err := front.Register(ctx, rocl.Attrs{"name": name})
 		if err != nil {
 			return
 		}
-		time.Sleep(7 * time.Second)
+		time.Sleep(7 * time.Second) // of virtual time: the summary spreads
 		if isFaulty.Load() {
 			_ = r.Delete(ctx)
 		}
@@ -418,7 +419,7 @@ func record(t *testing.T, wanted map[string]bool) (map[string][]string, int) {
 	ofStopped.Stop()
 	ofKilled.Stop()
 	p.busy.Go(func() {
-		time.Sleep(30 * time.Second)
+		time.Sleep(30 * time.Second) // of virtual time: messages are accepted that it does not get
 		ofKilled.Kill()
 	})
 	p.net.Cut(b.Host, island)
@@ -434,7 +435,8 @@ func record(t *testing.T, wanted map[string]bool) (map[string][]string, int) {
 		resource(crowd, fmt.Sprint("one of many ", n))
 	}
 
-	// RoclDown, RoclMemberLost; RoclClusterSplit, RoclNodeOverloaded; RoclUDPBlocked, RoclQuestionsFail
+	// RoclDown, RoclMemberLost; RoclClusterSplit, RoclNodeOverloaded; RoclUDPBlocked,
+	// RoclQuestionsFail
 	p.busy.Go(func() { c.stop(true) })
 	c.isDown = true
 	for _, m := range []*machine{a, b, e} {

@@ -281,7 +281,7 @@ func rekey(log *slog.Logger, m *cluster.Membership, file string) {
 // logger returns a logger to w and to ctl.recent, with the levels of ctl. Without a format in the
 // settings it writes text to a terminal and JSON elsewhere.
 func (s *config) logger(w io.Writer, ctl *control) *slog.Logger {
-	opts := &slog.HandlerOptions{Level: slog.LevelDebug} // ctl.levels decides
+	opts := &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withUnits} // ctl.levels decides
 	text := s.format.value == "text"
 	if s.format.value == "" {
 		f, ok := w.(*os.File)
@@ -293,6 +293,14 @@ func (s *config) logger(w io.Writer, ctl *control) *slog.Logger {
 		h = slog.NewTextHandler(display.Text(both), opts)
 	}
 	return slog.New(ctl.levels.Handler(h))
+}
+
+// withUnits returns an attribute with a duration as text: JSON would have a number of nanoseconds.
+func withUnits(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // notify sends a state to systemd, if systemd has started this process with Type=notify

@@ -3,51 +3,15 @@
 package cluster
 
 import (
-	"context"
-	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
-
-// A story is a log handler that keeps the lines of level info about the cluster, without numbers of
-// nodes.
-type story struct {
-	slog.Handler
-	mu    sync.Mutex
-	lines []string
-}
-
-func (s *story) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
-
-func (s *story) Handle(_ context.Context, r slog.Record) error {
-	line := r.Message
-	if !strings.HasPrefix(line, "cluster: ") {
-		return nil // what the network does, such as a stream that breaks at a cut
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "event" || a.Key == "host" {
-			line += fmt.Sprintf(" %s=%v", a.Key, a.Value)
-		}
-		return true
-	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lines = append(s.lines, line)
-	return nil
-}
-
-// told returns the lines so far.
-func (s *story) told() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.lines, "\n")
-}
 
 // What a member logs at level info is the story of its cluster, a line for each event, with names
 // of machines: a member joins, the wire to it is cut and heals, another one joins, the first is
@@ -57,7 +21,8 @@ func (s *story) told() string {
 // lost, was reached again, restarted or left, with the name of its machine.
 func TestStory(t *testing.T) {
 	inMemory(t, func(t *testing.T) {
-		s := new(story)
+		s := &logged.Story{Prefix: "cluster: ", Attrs: []string{"event", "host"}}
+		told := func() string { return strings.Join(s.Lines(), "\n") }
 		net, _ := networks.Load(t)
 		wire := net.(*simnet.Network)
 		machines := map[string]*simnet.Host{}
@@ -84,8 +49,8 @@ func TestStory(t *testing.T) {
 		}
 		has := func(n int, line string) {
 			t.Helper()
-			if !eventually.Within(time.Minute, func() bool { return strings.Count(s.told(), "\n") >= n-1 && s.told() != "" }) || !strings.HasSuffix(s.told(), "cluster: member "+line) {
-				t.Fatalf("line %d is not %q:\n%s", n, line, s.told())
+			if !eventually.Within(time.Minute, func() bool { return strings.Count(told(), "\n") >= n-1 && told() != "" }) || !strings.HasSuffix(told(), "cluster: member "+line) {
+				t.Fatalf("line %d is not %q:\n%s", n, line, told())
 			}
 		}
 		a := member(t, 1, named("anna"))

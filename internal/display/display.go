@@ -12,6 +12,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -187,4 +188,13 @@ func appendJSON(b, text []byte) []byte {
 		text = text[n:]
 	}
 	return b
+}
+
+// Duration returns d rounded to about three digits, or to seconds, with its unit.
+func Duration(d time.Duration) string {
+	for unit := time.Duration(1); ; unit *= 10 {
+		if d < 1000*unit || unit == time.Second {
+			return d.Round(unit).String()
+		}
+	}
 }

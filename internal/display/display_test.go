@@ -131,3 +131,10 @@ func TestClean(t *testing.T) {
 		t.Errorf("%d entries", len(long))
 	}
 }
+
+// A duration has three digits, and no part of a second if it is long.
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{0: "0s", 1234: "1.23µs", 12345678: "12.3ms", 12345 * time.Millisecond: "12.3s", 3755*time.Second + 1: "1h2m35s"} {
+		try.Equal(t, Duration(d), want)
+	}
+}

@@ -37,8 +37,8 @@ type View struct {
 	Names map[rocl.GID]string `json:"names,omitempty"`
 }
 
-// A Context is what one context told. Only Context and PID of the snapshot are set if it told
-// nothing. Those two are of the directory.
+// A Context is what one context told. Only Context, PID and Program of the snapshot are set if it
+// told nothing. The first two are always those of the directory.
 type Context struct {
 	rocl.Snapshot
 	Silent string `json:"silent,omitempty"` // why there is no snapshot
@@ -69,12 +69,13 @@ func Gather(ctx context.Context, c *rocl.Context, isCluster bool, limit time.Dur
 	})
 	var found []Context // that are to be told: those of other nodes with isCluster
 	err := error(nil)
-	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Want(rocl.AttrPID)) {
+	for f, ferr := range c.FindAll(within, rocl.Match{rocl.AttrKind: "context"}, rocl.Want(rocl.AttrPID, rocl.AttrProgram)) {
 		if err = ferr; err != nil {
 			break
 		}
 		one := Context{Snapshot: rocl.Snapshot{Context: f.ID}}
 		one.PID, _ = strconv.Atoi(f.Attrs.GetString(rocl.AttrPID))
+		one.Program = f.Attrs.GetString(rocl.AttrProgram)
 		switch {
 		case f.ID == c.ID():
 		case f.ID.Node() != c.ID().Node():

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -77,6 +78,7 @@ func TestGather(t *testing.T) {
 	try.Equal(t, len(v.Contexts), 3, "contexts")
 	for _, c := range v.Contexts {
 		try.Equal(t, c.PID, os.Getpid(), "process")
+		try.Equal(t, c.Program, filepath.Base(os.Args[0]), "program, also of a silent context")
 		try.Equal(t, c.Silent == "no answer", c.Context == shut.ID(), "%v is silent: %q", c.Context, c.Silent)
 	}
 	try.Equal(t, v.Names[hidden.ID()], `evil=\x1b[31m name=hidden`, "the name of a resource of a silent context")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dispatch"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -320,7 +321,7 @@ func (g *graph) missing(from *contextSeen, to rocl.GID) string {
 		}
 		return fmt.Sprintf("node %s was not asked", nodeName(g.names, to.Node())) + strings.TrimSuffix(": "+why, ": ")
 	case !s.silent.IsZero():
-		text := fmt.Sprintf("%s has not answered for %s", g.process(to.Context()), short(g.view.Taken.Sub(s.silent)))
+		text := fmt.Sprintf("%s has not answered for %s", g.process(to.Context()), display.Duration(g.view.Taken.Sub(s.silent)))
 		if s.last.Silent != noAnswer {
 			text += ": " + s.last.Silent
 		}
@@ -355,7 +356,7 @@ func (g *graph) state(id rocl.GID) string {
 			text += " (" + h.Name + ")"
 		}
 		if h.Oldest > 0 {
-			text += " for " + short(h.Oldest)
+			text += " for " + display.Duration(h.Oldest)
 		}
 		if r.Messages > 0 {
 			text += fmt.Sprintf(", and %s %s", messages, wait)
@@ -509,12 +510,4 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// short returns a duration with as many digits as a person reads.
-func short(d time.Duration) string {
-	if d < 10*time.Second {
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/os/netsource"
@@ -54,6 +55,10 @@ func (x *Mux) accept() {
 			if err := x.greet(s); err != nil {
 				s.Close()
 				x.count.StreamsRefused.Add(1)
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+					x.log.Debug("mux: stream ended before it was accepted", "remote", nc.RemoteAddr(), "err", err)
+					return
+				}
 				// Cause: as `mux: gossip refused`.
 				x.often.Info(netsource.Of(nc.RemoteAddr()), "mux: stream refused", "remote", nc.RemoteAddr(), "err", err)
 			}

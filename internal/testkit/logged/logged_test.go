@@ -3,6 +3,8 @@
 package logged
 
 import (
+	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -21,4 +23,14 @@ func TestCount(t *testing.T) {
 	try.Equal(t, l.Count("one", "a=1"), 1)
 	l.Reset()
 	try.Equal(t, l.Count(), 0)
+}
+
+// A Story has lines with the prefix, of level info and above, with the attributes that are named.
+func TestStory(t *testing.T) {
+	s := &Story{Prefix: "a: ", Attrs: []string{"x"}}
+	log := slog.New(s).With("x", 0)
+	log.Info("a: one", "x", 1, "y", 2)
+	log.Warn("b: two", "x", 1)
+	log.Debug("a: three", "x", 1)
+	try.Equal(t, fmt.Sprintf("%q", s.Lines()), `["a: one x=1"]`)
 }

@@ -47,7 +47,11 @@ func debugCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			names, err := writeDebug(cmd.Context(), Flags(cmd), f)
+			names, err := writeDebug(cmd.Context(), Flags(cmd), f, func(step string) {
+				if isTerminal(cmd.ErrOrStderr()) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s…\n", step)
+				}
+			})
 			if e := f.Close(); err == nil {
 				err = e
 			}
@@ -97,10 +101,12 @@ func (a *archive) addJSON(name string, v any, err error) {
 	a.add(name, append(b, '\n'), err)
 }
 
-// writeDebug writes the archive to w, and returns the names of its parts.
-func writeDebug(ctx context.Context, g Globals, w io.Writer) ([]string, error) {
+// writeDebug writes the archive to w, and returns the names of its parts. It calls begin with the
+// name of each step that may take some time.
+func writeDebug(ctx context.Context, g Globals, w io.Writer, begin func(step string)) ([]string, error) {
 	z := gzip.NewWriter(w)
 	a := &archive{w: tar.NewWriter(z), now: time.Now()}
+	begin("checking the node and its cluster")
 	e := examine(ctx, g)
 	var report bytes.Buffer
 	findings, _ := diagnose(e)
@@ -116,8 +122,11 @@ func writeDebug(ctx context.Context, g Globals, w io.Writer) ([]string, error) {
 	}
 	a.addJSON("contexts.json", contexts, nil)
 	if e.statusErr == nil {
+		begin("asking the contexts")
 		a.snapshots(ctx, g, "snapshots-1.json")
+		begin(fmt.Sprintf("asking the directory's process, which is profiled for %v", profileTime))
 		a.daemon(ctx, g)
+		begin("asking the contexts again")
 		a.snapshots(ctx, g, "snapshots-2.json")
 	}
 	if err := context.Cause(ctx); err != nil {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync"
 	"text/tabwriter"
-	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/display"
@@ -141,7 +140,7 @@ func printService(w io.Writer, r *serviceReply) error {
 	}
 	fmt.Fprintln(t, "  call\tanswered\terrors\trunning\tp50\tp99\tlongest\t")
 	for _, s := range r.stats {
-		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%v\t%v\t%v\t\n", display.Quote(s.Name), s.Calls, s.Errors, s.Running, short(s.P50), short(s.P99), short(s.Longest))
+		fmt.Fprintf(t, "  %s\t%d\t%d\t%d\t%v\t%v\t%v\t\n", display.Quote(s.Name), s.Calls, s.Errors, s.Running, display.Duration(s.P50), display.Duration(s.P99), display.Duration(s.Longest))
 	}
 	return t.Flush()
 }
@@ -166,13 +165,4 @@ func printServiceJSON(w io.Writer, r *serviceReply) error {
 		}
 	}
 	return nil
-}
-
-// short returns a duration rounded to about three digits.
-func short(d time.Duration) time.Duration {
-	for unit := time.Duration(1); ; unit *= 10 {
-		if d < 1000*unit {
-			return d.Round(unit)
-		}
-	}
 }

@@ -84,7 +84,7 @@ func traceCommand() *cobra.Command {
 			case silent > 0:
 				return errPartial
 			case t.shown == 0:
-				return nothingError("no message was followed")
+				return tellNothing(cmd, g, "no message was followed")
 			}
 			return nil
 		}),
@@ -117,7 +117,7 @@ func followable(ctx context.Context, cmd *cobra.Command, g Globals, c *rocl.Cont
 		note(cmd, g, map[string]int{"left_out": more}, "%s more match: only %d are traced", count(more, "resource"), tracedMost)
 	}
 	if err == nil && len(ids) == 0 {
-		err = nothingError("no resource of this node matches")
+		err = tellNothing(cmd, g, "no resource of this node matches")
 	}
 	return ids, err
 }
@@ -214,7 +214,7 @@ func (t *tracer) print(m *rocl.Followed) {
 	}
 	if t.err == nil {
 		_, t.err = fmt.Fprintf(t.out, row, m.From, m.To, m.Tag, m.Bytes, cmp.Or(display.Quote(m.Transport), "-"),
-			short(m.Waited), dash(m.Travelled), short(m.Stored), dash(m.Replied), short(m.Handled), display.Quote(m.State))
+			display.Duration(m.Waited), dash(m.Travelled), display.Duration(m.Stored), dash(m.Replied), display.Duration(m.Handled), display.Quote(m.State))
 	}
 }
 
@@ -223,5 +223,5 @@ func dash(d time.Duration) string {
 	if d == 0 {
 		return "-"
 	}
-	return short(d).String()
+	return display.Duration(d)
 }

@@ -93,7 +93,7 @@ func TestTrace(t *testing.T) {
 		{64, []string{"trace", "here=yes", "--for", "11m"}},
 		{64, []string{"trace", "here=yes", "--every", "0"}},
 	} {
-		if _, errOut, code := execute(ctx, nil, append(x.args, "--socket", sock)...); code != x.code {
+		if _, errOut, code := execute(ctx, nil, append(x.args, "--socket", sock)...); code != x.code || errOut == "" {
 			t.Errorf("%v: exit code %d: %s", x.args, code, errOut)
 		}
 	}

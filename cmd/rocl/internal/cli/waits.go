@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
+	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/spf13/cobra"
 )
@@ -27,7 +28,8 @@ func waitsCommand() *cobra.Command {
 			"waited so long while none was received. Each is followed by what it waits for, by what that waits for, and so on; the\n" +
 			"last line says why that does not go on. A line with 'maybe' is a guess: a process does not tell which of its handlers\n" +
 			"makes a call. With a PATTERN only waits of such resources, or for them, are printed.\n" +
-			"Every context is asked twice, with --least between. So the times are from the first question on.\n" +
+			"Every context is asked twice, with --least between. So the times are from the first question on: ≥ says that a wait\n" +
+			"may have begun long before.\n" +
 			"With --cluster the other nodes are asked for summaries.\n" + patternHelp +
 			"Exit code 1 if nothing waits, 2 if no directory serves the node, 3 if a context or a node does not answer,\n" +
 			"4 if the directory does not answer within --timeout.",
@@ -56,7 +58,10 @@ func waitsCommand() *cobra.Command {
 			if err := printChains(cmd.OutOrStdout(), g, chains); err != nil {
 				return err
 			}
-			return cmp.Or(reportSilent(cmd, g, &o), nothing(len(chains), "nothing waits"))
+			if err := reportSilent(cmd, g, &o); err != nil || len(chains) > 0 {
+				return err
+			}
+			return tellNothing(cmd, g, "nothing waits")
 		}),
 	}
 	cmd.Flags().BoolVar(&isCluster, "cluster", false, "ask the other nodes of the cluster too")
@@ -64,12 +69,13 @@ func waitsCommand() *cobra.Command {
 	return cmd
 }
 
-// nothing returns a nothingError if n is 0.
-func nothing(n int, text string) error {
-	if n == 0 {
-		return nothingError(text)
+// tellNothing returns a nothingError. It prints the text on standard error where a nothingError is
+// not printed: an empty output does not say whether the command has looked.
+func tellNothing(cmd *cobra.Command, g Globals, text string) error {
+	if !isTerminal(cmd.OutOrStdout()) {
+		note(cmd, g, map[string]string{"nothing": text}, "%s", text)
 	}
-	return nil
+	return nothingError(text)
 }
 
 // observeTwice adds two views to o, which are taken at the given interval. It does not wait for
@@ -120,9 +126,9 @@ func printChains(w io.Writer, g Globals, chains []observe.Chain) error {
 			case n > 0:
 				fmt.Fprintf(&b, "      %s\n", s.Text)
 			case c.More > 0:
-				fmt.Fprintf(&b, "%-5s %s, and %d more\n", short(c.Age), s.Text, c.More)
+				fmt.Fprintf(&b, "≥%-4s %s, and %d more\n", display.Duration(c.Age), s.Text, c.More)
 			default:
-				fmt.Fprintf(&b, "%-5s %s\n", short(c.Age), s.Text)
+				fmt.Fprintf(&b, "≥%-4s %s\n", display.Duration(c.Age), s.Text)
 			}
 		}
 		mark := "end:"

@@ -17,6 +17,9 @@ import (
 func details(v any) []string {
 	var all []string
 	eachField(reflect.ValueOf(v), func(name string, f reflect.Value) {
+		if strings.HasPrefix(name, "more ") && f.IsZero() { // the list is complete
+			return
+		}
 		if f.Kind() == reflect.Slice {
 			for i := range f.Len() {
 				all = append(all, fmt.Sprintf("  %-16s %s", cmp.Or(strings.Repeat(" ", min(i, 1)), name), value(f.Index(i))))

@@ -54,6 +54,7 @@ type model struct {
 	followed      string // the row that stays selected, by id
 	opened        *row   // the row that fills the screen
 	scroll        int    // lines of opened above the screen
+	all           bool   // contexts without resources are shown too
 	help, editing bool
 	filter, input string // the pattern, and the one that is being typed
 	matches       map[rocl.GID]bool
@@ -143,7 +144,7 @@ func (m *model) show(f *frame) tea.Cmd {
 	if f.view != nil {
 		m.o.Add(f.view)
 		m.view = f.view
-		m.seen = look(m.o, f.view)
+		m.seen = look(m.o, f.view, m.all)
 	}
 	if f.pattern == m.filter && f.err == nil {
 		m.matches = f.matches
@@ -271,6 +272,10 @@ func (m *model) press(key string) tea.Cmd {
 	case "space", "p":
 		if m.paused = !m.paused; !m.paused {
 			return m.proceed(m.speed)
+		}
+	case "a":
+		if m.all = !m.all; m.view != nil {
+			m.seen = look(m.o, m.view, m.all)
 		}
 	case "n":
 		m.paused, m.stepping = true, true
@@ -400,7 +405,7 @@ func (m *model) head() string {
 		text    string
 	}{
 		{m.paused, "paused"}, {m.ended, "end"}, {m.isReplay && m.speed != 1, fmt.Sprintf("speed %g", m.speed)},
-		{m.followed != "", "following"}, {m.filter != "", "filter " + display.Quote(m.filter)},
+		{m.followed != "", "following"}, {m.all, "all"}, {m.filter != "", "filter " + display.Quote(m.filter)},
 	} {
 		if state.isShown {
 			s += " [" + state.text + "]"
@@ -443,6 +448,7 @@ const help = `
   up, down, pages   select a row
   enter             open the row; esc closes it
   f                 follow the row: it stays selected wherever it goes
+  a                 show contexts without resources too
   space, n          pause; one step
   + -               replay twice, or half, as fast
   q                 quit

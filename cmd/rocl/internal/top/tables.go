@@ -66,12 +66,22 @@ type seen struct {
 	names    map[rocl.GID]string // of resources
 }
 
-// look returns what an observer has seen. view is the last one that the observer was given.
-func look(o *observe.Observer, view *observe.View) *seen {
+// look returns what an observer has seen. view is the last one that the observer was given. Without
+// all, contexts that only look on, and their links, are left out: they have told that they have no
+// resource, as those of commands and the daemon's own.
+func look(o *observe.Observer, view *observe.View, all bool) *seen {
 	s := &seen{resources: o.Resources(), links: o.Links(), calls: o.Calls(), contexts: o.Contexts(), nodes: view.Nodes, handlers: o.Handlers(),
 		programs: map[rocl.GID]string{}, names: map[rocl.GID]string{}}
 	for i := range s.contexts {
 		s.programs[s.contexts[i].Context] = s.contexts[i].Program + " " + strconv.Itoa(s.contexts[i].PID)
+	}
+	if !all {
+		isHidden := map[rocl.GID]bool{}
+		s.contexts = slices.DeleteFunc(s.contexts, func(c observe.ContextRow) bool {
+			isHidden[c.Context] = c.Resources == 0 && c.SilentSince.IsZero()
+			return isHidden[c.Context]
+		})
+		s.links = slices.DeleteFunc(s.links, func(l observe.Link) bool { return isHidden[l.Context] || isHidden[l.Peer] })
 	}
 	maps.Copy(s.names, view.Names)
 	for i := range s.resources {

@@ -4,6 +4,7 @@ package top
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -177,6 +181,34 @@ func TestOnce(t *testing.T) {
 	out, errOut, code, err := subprocess.Run(t.Context(), command("rocl", sock, "top", "--interval", "200ms"))
 	if err != nil || code != 0 || !regexp.MustCompile(`(?m)\Aresources\n +NAME +MESSAGES [^\n]*\n. n=2 name=shard +300 `).MatchString(out) {
 		t.Errorf("without a terminal: code %d, %v\n%s%s", code, err, out, errOut)
+	}
+}
+
+// With --cluster the tables are those of all nodes. A context without a resource is shown with
+// --all only.
+//
+// Promise (Observing): rocl top --cluster shows the contexts of all nodes.
+func TestOnceCluster(t *testing.T) {
+	nice.Raise(t) // a node that is late for a second is dead
+	ctx := eventually.Context(t)
+	var sockets, binds []string
+	for i := range 2 {
+		sockets, binds = append(sockets, freeaddr.Socket(t)), append(binds, try.Get(freeaddr.Loopback())(t))
+		c := try.Get(rocl.Open(ctx, rocl.WithSocket(sockets[i]), rocl.WithCluster(t.Name()), rocl.WithMember(cluster.Member{Bind: binds[i], Join: binds[:i]})))(t)
+		defer c.Close()
+		try.Get(c.Register(ctx, rocl.Attrs{"name": fmt.Sprint("of node ", i)}))(t)
+	}
+	looksOn := try.Get(rocl.Open(ctx, rocl.WithSocket(sockets[0]), rocl.WithCluster(t.Name()), rocl.JoinOnly()))(t)
+	defer looksOn.Close()
+	for _, c := range []struct {
+		contexts int
+		args     []string
+	}{{2, []string{"top", "--cluster"}}, {3, []string{"top", "--cluster", "--all"}}, {1, []string{"top"}}} {
+		args := append(c.args, "--interval", "200ms", "--timeout", "5s")
+		eventually.True(t, fmt.Sprint(args), func() bool {
+			out, _, _, err := subprocess.Run(ctx, command("rocl", sockets[0], append(args, "--once", "--json")...)) // a node may be late
+			return err == nil && strings.Count(out, `"kind":"context"`) == c.contexts && strings.Count(out, "of node ") == min(c.contexts, 2)
+		})
 	}
 }
 

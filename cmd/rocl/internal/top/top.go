@@ -62,7 +62,7 @@ func (w *watching) open(cmd *cobra.Command) (*live, error) {
 
 func topCommand() *cobra.Command {
 	var w watching
-	var isOnce bool
+	var isOnce, isAll bool
 	cmd := &cobra.Command{
 		Use:   "top [PATTERN...]",
 		Short: "Show live which resources, links and calls move, wait or stand still",
@@ -83,6 +83,7 @@ func topCommand() *cobra.Command {
 			}
 			defer src.c.Close()
 			m := newModel(src, false, filter)
+			m.all = isAll
 			if isOnce || !isInteractive(cmd) {
 				src.limit = cli.Flags(cmd).Timeout
 				for speed := range 2 { // the second time after the interval
@@ -97,6 +98,7 @@ func topCommand() *cobra.Command {
 	}
 	w.define(cmd)
 	cmd.Flags().BoolVar(&isOnce, "once", false, "print the tables once")
+	cmd.Flags().BoolVar(&isAll, "all", false, "contexts without resources too, such as those of commands")
 	return cmd
 }
 
