@@ -29,6 +29,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/manual"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
@@ -121,6 +122,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		}
 		return serve(cmd.Context(), s, errOut)
 	}
+	manual.Add(cmd, args)
 	cmd.SetArgs(args)
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)
