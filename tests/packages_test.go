@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -147,5 +149,27 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 	if found["github.com/spf13/cobra"] == "" || len(bill.Dependencies) != 2 || len(bill.Dependencies[0].DependsOn) < 10 {
 		t.Errorf("the dependencies are %v", bill.Dependencies)
+	}
+}
+
+// In another folder the same source gives the same bytes.
+//
+// Promise (Source tree): Release archives are reproducible: another folder gives the same bytes.
+func TestReproducible(t *testing.T) {
+	dir, other := packages(t), t.TempDir()
+	text := try.Get(exec.Command("git", "log", "-1", "--format=%ct").Output())(t)
+	try.OK(t, exec.Command("sh", "-c", `cd .. && git ls-files -z | tar --null -T - -c | tar -x -C "$0"`, other).Run())
+	version := strings.TrimPrefix(release(t), "v")
+	cmd := exec.Command(".ci/release", version)
+	cmd.Dir, cmd.Env = other, append(os.Environ(), "OUT="+other+"/out", "SYSTEMS=linux/"+runtime.GOARCH, "PACKAGES=", "SOURCE_DATE_EPOCH="+strings.TrimSpace(string(text)))
+	if out, errOut, code := runCommand(t, 20*time.Minute, cmd); code != 0 {
+		t.Fatalf("exit code %d, %s%s", code, out, errOut)
+	}
+	for _, end := range []string{".tar.gz", ".cdx.json"} {
+		name := fmt.Sprintf("rocl-%s-linux-%s%s", version, runtime.GOARCH, end)
+		a, b := try.Get(os.ReadFile(filepath.Join(dir, name)))(t), try.Get(os.ReadFile(filepath.Join(other, "out", name)))(t)
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s has %d and %d bytes, which differ", name, len(a), len(b))
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -34,8 +35,8 @@ func imageRoot(t *testing.T, dir string) (root string) {
 	t.Helper()
 	bin, file := filepath.Join(dir, "programs"), filepath.Join(dir, "image.tar")
 	for _, args := range [][]string{
-		{"build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", "./cmd/rocl", "./cmd/dirserver"},
-		{"run", "./packaging/image", file, "test", "amd64=" + bin},
+		{"build", "-ldflags=-s -w", "-o", bin + "/", "./cmd/rocl", "./cmd/dirserver"},
+		{"run", "./packaging/image", file, "test", runtime.GOARCH + "=" + bin},
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
