@@ -19,7 +19,8 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// packages returns the folder with what .ci/release has made. It skips the test where there is none.
+// packages returns the folder with what .ci/release has made. It skips the test where there is
+// none.
 func packages(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("ROCL_PACKAGES")
@@ -29,8 +30,8 @@ func packages(t *testing.T) string {
 	return dir
 }
 
-// filesBelow returns what the files below a folder contain, except what dpkg keeps for itself and the
-// former versions of the users.
+// filesBelow returns what the files below a folder contain, except what dpkg keeps for itself and
+// the former versions of the users.
 func filesBelow(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -50,8 +51,8 @@ func filesBelow(t *testing.T, root string) map[string]string {
 	return all
 }
 
-// The package for Debian installs into a root, with the user of the service. Its units are valid, and
-// its daemon runs under one. Nothing stays of it when it is purged. lintian finds no errors.
+// The package for Debian installs into a root, with the user of the service. Its units are valid,
+// and its daemon runs under one. Nothing stays of it when it is purged. lintian finds no errors.
 //
 // Promise (Clusters): The package for Debian installs, runs under systemd, and is removed without a
 // trace.

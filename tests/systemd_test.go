@@ -23,8 +23,8 @@ const units = "../packaging/systemd"
 // systemd accepts the unit files.
 func TestUnitFiles(t *testing.T) { verifyUnits(t, units, "/usr/local/bin/dirserver", dirserver) }
 
-// verifyUnits lets systemd check the unit files in a folder. The daemon that they name is at another
-// path.
+// verifyUnits lets systemd check the unit files in a folder. The daemon that they name is at
+// another path.
 func verifyUnits(t *testing.T, units, named, dirserver string) {
 	t.Helper()
 	tool := need(t, "systemd-analyze")
@@ -63,8 +63,8 @@ type manager struct {
 	pid string
 }
 
-// newManager starts a user manager that knows the unit dirserver.service of a file. It skips the test
-// where none can run.
+// newManager starts a user manager that knows the unit dirserver.service of a file. It skips the
+// test where none can run.
 func newManager(t *testing.T, unit string) *manager {
 	t.Helper()
 	need(t, "systemctl")

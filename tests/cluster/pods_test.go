@@ -112,8 +112,8 @@ func newPod(n *node, root string) *pod {
 }
 
 // container starts a program of the image in a container of the pod, which has its own processes.
-// The first of them is a shell that stays root: the kernel kills it with this process, which it does
-// not do with a process that has changed its user.
+// The first of them is a shell that stays root: the kernel kills it with this process, which it
+// does not do with a process that has changed its user.
 func (p *pod) container(args ...string) *subprocess.Process {
 	t := p.lab.t
 	t.Helper()
