@@ -8,6 +8,9 @@ purge | 0)
     if grep -qs '^rocl:' "$DPKG_ROOT/etc/passwd"; then
         userdel --prefix "$DPKG_ROOT/" rocl || true
     fi
+    if grep -qs '^rocl:' "$DPKG_ROOT/etc/group"; then
+        groupdel --prefix "$DPKG_ROOT/" rocl || true
+    fi
     ;;
 esac
 if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then
