@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-.PHONY: test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain benchmarks figures libpvm3 apidiff simulate
+packages_version = $(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' internal/version/version.go)
+.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools scaling sustain benchmarks figures libpvm3 apidiff simulate
 
 test:    ; go test work
 race:    ; go test -race work
@@ -19,6 +20,7 @@ figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commit
 apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run
+packages: ; .ci/release $(packages_version) && ROCL_PACKAGES=$(CURDIR)/build/release go test -v -count=1 -timeout 1h -run 'TestDeb|TestReproducible' ./tests # some minutes; into build/release
 libpvm3: # PVM's C library, into build/
 	go build -buildmode=c-shared -ldflags '-extldflags -Wl,-soname,libpvm3.so' -o build/libpvm3.so ./tpvm/libpvm3
 	rm -f build/libpvm3.h && ln -sf libpvm3.so build/libgpvm3.so && cp tpvm/libpvm3/pvm3.h build/

@@ -21,12 +21,20 @@ import (
 const units = "../packaging/systemd"
 
 // systemd accepts the unit files.
-func TestUnitFiles(t *testing.T) {
+func TestUnitFiles(t *testing.T) { verifyUnits(t, units, "/usr/local/bin/dirserver", dirserver) }
+
+// verifyUnits lets systemd check the unit files in a folder. The daemon that they name is at
+// another path.
+func verifyUnits(t *testing.T, units, named, dirserver string) {
+	t.Helper()
 	tool := need(t, "systemd-analyze")
 	for _, manager := range []string{"user", "system"} {
 		text := try.Get(os.ReadFile(filepath.Join(units, manager, "dirserver.service")))(t)
 		file := filepath.Join(t.TempDir(), "dirserver.service")
-		text = []byte(strings.Replace(string(text), "/usr/local/bin/dirserver", dirserver, 1))
+		if !strings.Contains(string(text), "ExecStart="+named+"\n") {
+			t.Fatalf("the unit of the %s does not start %s:\n%s", manager, named, text)
+		}
+		text = []byte(strings.Replace(string(text), named, dirserver, 1))
 		try.OK(t, os.WriteFile(file, text, 0o600))
 		cmd := exec.Command(tool, "verify", "--man=no", "--"+manager, file)
 		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+t.TempDir(), "SYSTEMD_LOG_LEVEL=warning")
@@ -55,9 +63,9 @@ type manager struct {
 	pid string
 }
 
-// newManager starts a user manager that knows the unit dirserver.service. It skips the test where
-// none can run.
-func newManager(t *testing.T) *manager {
+// newManager starts a user manager that knows the unit dirserver.service of a file. It skips the
+// test where none can run.
+func newManager(t *testing.T, unit string) *manager {
 	t.Helper()
 	need(t, "systemctl")
 	need(t, "nsenter")
@@ -69,7 +77,7 @@ func newManager(t *testing.T) *manager {
 	dir := filepath.Dir(socket(t))
 	m := &manager{t: t, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "XDG_CONFIG_HOME="+dir+"/config", "DBUS_SESSION_BUS_ADDRESS="), dir: dir + "/config/systemd/user/dirserver.service.d"}
 	try.OK(t, os.MkdirAll(m.dir, 0o700))
-	text := try.Get(os.ReadFile(filepath.Join(units, "user/dirserver.service")))(t)
+	text := try.Get(os.ReadFile(unit))(t)
 	try.OK(t, os.WriteFile(filepath.Join(filepath.Dir(m.dir), "dirserver.service"), text, 0o600))
 	// systemd starts a user manager only on a machine that it has booted, which has this folder.
 	booted := "mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && exec " + systemd + " --user --unit=basic.target"
@@ -105,8 +113,8 @@ func (m *manager) systemctl(args ...string) (out string, code int) {
 	return out + errOut, code
 }
 
-// start starts the unit with arguments of the daemon. RestartSec is short, to save time.
-func (m *manager) start(args ...string) {
+// start starts the unit with a daemon and its arguments. RestartSec is short, to save time.
+func (m *manager) start(dirserver string, args ...string) {
 	m.t.Helper()
 	text := fmt.Sprintf("[Service]\nRestartSec=10ms\nExecStart=\nExecStart=%s %s\n", dirserver, strings.Join(args, " "))
 	try.OK(m.t, os.WriteFile(filepath.Join(m.dir, "test.conf"), []byte(text), 0o600))
@@ -147,12 +155,12 @@ func (m *manager) stop() { _, _ = m.systemctl("stop", "dirserver") }
 // Promise (Clusters): Under the units of `packaging/systemd`, the daemon restarts after reasons
 // that may pass, and not after those that last. See also cmd/dirserver: TestExitCodes.
 func TestUnderSystemd(t *testing.T) {
-	m := newManager(t)
+	m := newManager(t, filepath.Join(units, "user/dirserver.service"))
 	sock := socket(t)
 	isActive := func(state string, _ int) bool { return state == "active" }
 	isFailed := func(state string, _ int) bool { return state == "failed" }
 
-	m.start("--socket", sock, "--bind", "198.51.100.1:7946") // no machine has this address
+	m.start(dirserver, "--socket", sock, "--bind", "198.51.100.1:7946") // no machine has this address
 	m.until("the daemon serves without its address", isActive)
 	p := start(t, "-", rocl, "register", "--socket", sock, "type=lamp")
 	if ids, code := find(t, sock, "type=lamp"); len(ids) != 1 || code != 3 { // 3: not every node was asked
@@ -170,16 +178,16 @@ func TestUnderSystemd(t *testing.T) {
 
 	taken := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
-	m.start("--socket", sock, "--http", taken.Addr().String())
+	m.start(dirserver, "--socket", sock, "--http", taken.Addr().String())
 	m.until("it is started again and again", func(_ string, restarts int) bool { return restarts > 6 }) // systemd's limit is 5
 	taken.Close()
 	m.until("the port is free", isActive)
 	m.stop()
 
-	m.start("--socket", sock, "--bind", "nonsense")
+	m.start(dirserver, "--socket", sock, "--bind", "nonsense")
 	m.until("wrong settings are left alone", isFailed)
 	other := start(t, `"serving"`, dirserver, "--socket", sock)
-	m.start("--socket", sock)
+	m.start(dirserver, "--socket", sock)
 	m.until("another daemon is left alone", isFailed)
 	if _, restarts := m.is(); restarts != 0 {
 		t.Errorf("%d restarts for a reason that lasts", restarts)

@@ -299,8 +299,8 @@ func (c *config) checkCluster() (err error) {
 		return fmt.Errorf("--tls-cert (%s) without --key-file: gossip and searches are sealed by the key, there is no TLS for them", c.tlsCert.origin)
 	}
 	for _, at := range m.Join {
-		if !cluster.IsAddress(at) {
-			return fmt.Errorf("member to join %q (%s) is not HOST:PORT", at, c.join.origin)
+		if !cluster.IsJoin(at) {
+			return fmt.Errorf("member to join %q (%s) is not HOST:PORT, srv:NAME or exec:COMMAND", at, c.join.origin)
 		}
 	}
 	for _, s := range []struct {

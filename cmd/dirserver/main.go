@@ -29,6 +29,7 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/manual"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/directory"
@@ -84,7 +85,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	f.String("socket", "", "Unix socket of the node's directory (default "+directory.DefaultSocket()+")")
 	f.StringSlice("listen", nil, "URL to serve at as well, unix:PATH or tcp://HOST:PORT of the loopback interface; may be repeated")
 	f.String("bind", "", "HOST:PORT at which the node is a member of a cluster")
-	f.StringSlice("join", nil, "HOST:PORT of members to join; may be repeated")
+	f.StringSlice("join", nil, "HOST:PORT of members to join, srv:NAME of SRV records, or exec:COMMAND that prints HOST:PORT; may be repeated")
 	f.String("cluster", "", "name of the cluster: members of other clusters are ignored")
 	f.String("key-file", "", "file with the cluster's keys, one a line: the first seals all that nodes say to each other. A path, $CREDENTIALS_DIRECTORY/NAME or fd:N")
 	f.String("tls-cert", "", "PEM file with a certificate for TLS between nodes, in place of one made from the key")
@@ -121,6 +122,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		}
 		return serve(cmd.Context(), s, errOut)
 	}
+	manual.Add(cmd, args)
 	cmd.SetArgs(args)
 	cmd.SetOut(out)
 	cmd.SetErr(errOut)

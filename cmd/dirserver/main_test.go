@@ -157,6 +157,7 @@ func TestPrintedConfigIsRead(t *testing.T) {
 		{"--socket", "/a \"b\"\\c\x1b\u202e\U000e0041é", "--listen", "unix:/a,unix:/b", "--listen", "tcp://127.0.0.1:0", "-v", "--log-format", "json", "--image", "off", "--http", ":9464",
 			"--label", "zone=a,b", "--label", "note=\t\"", "--label", "list=x", "--metrics-label", "type,a b", "--metrics-series", "0"},
 		{"--bind", "127.0.0.1:0", "--join", "a:1,b:2", "--join", "c:3", "--cluster", "c # d", "--group", "239.1.2.3:7947", "--search", "unicast", "--poll", "50us"},
+		{"--bind", "127.0.0.1:0", "--join", "srv:_member._udp.example.org", "--join", "exec:/bin/members --of x"},
 		{"--search", "auto", "--poll", "0"}, // the defaults are allowed without a cluster
 	} {
 		printed, errOut, code := call(t, append(args, "--print-config")...)
@@ -234,6 +235,7 @@ func TestWrong(t *testing.T) {
 		{[]string{"--listen", "tcp://10.0.0.7:1"}, "", []string{"flag --listen", "loopback"}},
 		{[]string{"--bind", "127.0.0.1:99999"}, "", []string{"flag --bind", "99999", "HOST:PORT"}},
 		{[]string{"--bind", "127.0.0.1:0", "--join", "a:99999"}, "", []string{"flag --join", "a:99999", "HOST:PORT"}},
+		{[]string{"--bind", "127.0.0.1:0", "--join", "srv:a:1"}, "", []string{"flag --join", "srv:a:1", "srv:NAME"}},
 		{[]string{"--bind", "127.0.0.1:0", "--group", "x"}, "", []string{"dirserver: --group (flag --group): the group", `"x"`}},
 		{[]string{"--bind", "127.0.0.1:0", "--poll", "2s"}, "", []string{"dirserver: --poll (flag --poll): polling for 2s"}},
 		{[]string{"--bind", "127.0.0.1:0"}, "ROCL_SEARCH=broadcast", []string{"dirserver: --search (environment ROCL_SEARCH): search by broadcast needs a group"}},

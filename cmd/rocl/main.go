@@ -13,6 +13,7 @@ import (
 	"os"
 
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/manual"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
@@ -28,5 +29,6 @@ func main() {
 	root.AddCommand(bench.Commands()...)
 	root.AddCommand(flow.Commands()...)
 	root.AddCommand(top.Commands()...)
+	manual.Add(root, os.Args[1:])
 	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
+	"github.com/rocl-go/rocl/cmd/internal/manual"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/version"
@@ -52,6 +53,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args []string) int {
 	root := rootCommand()
+	manual.Add(root, args)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	var code exitError

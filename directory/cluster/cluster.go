@@ -33,7 +33,7 @@ type Config struct {
 	Name string
 	// Bind is HOST:PORT for everything, UDP and TCP: see Member.Bind.
 	Bind string
-	// Join lists HOST:PORT, addresses or DNS names, of members to begin with.
+	// Join says where members to begin with are: see Member.Join.
 	Join []string
 	// Group is HOST:PORT of a multicast group or a broadcast address, by which members find each
 	// other and search.
@@ -81,6 +81,7 @@ type Config struct {
 	gossip  func(*memberlist.Config)                                     // changes memberlist's settings; nil: it does not
 	lookup  time.Duration                                                // bounds looking up a name in Join; 0: joinTime
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error) // looks a name up; nil: by the system's resolver
+	service func(ctx context.Context, name string) ([]*net.SRV, error)   // looks SRV records up; nil: likewise
 }
 
 // A Cluster is this node's membership. Its methods may be called concurrently. It is composed of
@@ -156,7 +157,7 @@ func (c *Cluster) start() error {
 	}
 	cfg := &c.cfg
 	if c.mux, err = mux.Open(mux.Config{
-		Self: cfg.Node, Bind: cfg.Bind, Toward: toward(cfg), Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger, Network: cfg.Network,
+		Self: cfg.Node, Bind: cfg.Bind, Toward: c.toward, Cluster: cfg.Name, Keys: cfg.Keys, Group: cfg.Group, TLS: seal, Opening: cfg.Opening, Spin: cfg.Poll, Logger: cfg.Logger, Network: cfg.Network,
 		Receive: c.receive, Stream: c.serve, Beacon: c.joiner.heardBeacon, Hello: c.joiner.heardHello, Answer: c.members.answered,
 	}); err != nil {
 		return err
@@ -175,13 +176,18 @@ func (c *Cluster) start() error {
 	return nil
 }
 
-// toward returns the addresses that say at which of this machine's addresses other members reach
-// it: those of the members to join, and that of the group.
-func toward(cfg *Config) []string {
-	if cfg.Group == "" {
-		return cfg.Join
+// toward returns the HOST:PORT that say at which of this machine's addresses other members reach
+// it: those of the members to join, and that of the group. The error is of an element of Join that
+// cannot be looked up.
+func (c *core) toward(ctx context.Context) (at []string, err error) {
+	for _, join := range c.cfg.Join {
+		places, e := c.places(ctx, join)
+		at, err = append(at, places...), cmp.Or(err, e)
 	}
-	return append(slices.Clone(cfg.Join), cfg.Group)
+	if c.cfg.Group != "" {
+		at = append(at, c.cfg.Group)
+	}
+	return at, err
 }
 
 // SetKeys replaces the keys of the cluster: the first seals, all open. To change a key, add the new

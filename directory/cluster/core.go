@@ -42,6 +42,12 @@ func newCore(cfg Config) *core {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
+	if cfg.service == nil {
+		cfg.service = func(ctx context.Context, name string) ([]*net.SRV, error) {
+			_, all, err := net.DefaultResolver.LookupSRV(ctx, "", "", name)
+			return all, err
+		}
+	}
 	c := &core{cfg: cfg, log: cfg.Logger, life: newLifetime(), born: time.Now()}
 	c.count.init()
 	return c

@@ -15,7 +15,7 @@
 //
 //	memberTable  what is known of the other members     members.go, absent.go, apart.go, roll.go
 //	gossip       memberlist, and what it reports        gossip.go, transport.go, quiet.go
-//	joiner       joins members, and looks for lost ones join.go
+//	joiner       joins members, and looks for lost ones join.go, places.go
 //	departure    tells the other members that it goes   depart.go
 //	exchanges    all that two members know, exchanged   exchange.go
 //	keyset       the keys of the cluster                keyset.go

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -92,27 +91,21 @@ func (j *joiner) exchange(at string) error {
 	return err
 }
 
-// addresses looks HOST:PORT up. The result is in random order, so that not all members try the same
-// address first. It leaves out this member's own address; self reports whether the name has that
-// one. memberlist would look names up first over TCP, without a bound when a name server hangs.
-func (j *joiner) addresses(name string) (to []netip.AddrPort, self bool, err error) {
-	ctx, cancel := context.WithTimeout(j.life, j.cfg.lookup)
-	defer cancel()
-	host, service, err := net.SplitHostPort(name)
+// addresses returns the addresses that an element of Config.Join leads to. The result is in random
+// order, so that not all members try the same address first. It leaves out this member's own
+// address; self reports whether the element leads there. memberlist would look names up first over
+// TCP, without a bound when a name server hangs.
+func (j *joiner) addresses(join string) (to []netip.AddrPort, self bool, err error) {
+	places, err := j.places(j.life, join)
 	if err != nil {
 		return nil, false, err
 	}
-	n, err := strconv.ParseUint(service, 10, 16)
-	if err != nil {
-		return nil, false, err
-	}
-	ips, err := j.cfg.resolve(ctx, host)
+	all, err := j.resolveAll(j.life, places)
 	if err != nil {
 		return nil, false, err
 	}
 	own := j.own()
-	for _, ip := range ips {
-		a := netip.AddrPortFrom(ip.Unmap(), uint16(n))
+	for _, a := range all {
 		self = self || a == own
 		if own.Addr().Is4() && !a.Addr().Is4() || a == own || slices.Contains(to, a) {
 			continue // no datagram would get there, or it is this member's own

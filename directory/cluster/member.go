@@ -26,7 +26,12 @@ type Member struct {
 	// If several addresses of the machine fit, as for 0.0.0.0, the other members are told the
 	// source address of the route to the first member to join.
 	Bind string
-	Join []string // HOST:PORT of members to begin with
+	// Join says where members to begin with are. An element is HOST:PORT, srv:NAME for the targets
+	// of the SRV records of a name in DNS, or exec:COMMAND for the HOST:PORT that a command prints,
+	// separated by white space, within 10 s. White space separates the arguments of the command,
+	// which runs without a shell. Names are looked up, and commands are run, at each attempt to
+	// join.
+	Join []string
 	// KeyFile has the cluster's keys: see ReadKeys. If it is empty, every process that knows the
 	// cluster's name may take part.
 	KeyFile string
@@ -111,8 +116,8 @@ func (m Member) Check() error {
 		return fmt.Errorf("%w: the address to bind, %q, is not HOST:PORT", ErrConfig, m.Bind)
 	}
 	for _, at := range m.Join {
-		if !IsAddress(at) {
-			return fmt.Errorf("%w: the member to join, %q, is not HOST:PORT", ErrConfig, at)
+		if !IsJoin(at) {
+			return fmt.Errorf("%w: the member to join, %q, is not HOST:PORT, srv:NAME or exec:COMMAND", ErrConfig, at)
 		}
 	}
 	if m.Certificates.Given() && m.KeyFile == "" {
@@ -145,8 +150,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// IsAddress reports whether s is HOST:PORT, with the port as a number.
-func IsAddress(s string) bool {
+// isAddress reports whether s is HOST:PORT, with the port as a number.
+func isAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" {
 		return false
@@ -158,7 +163,7 @@ func IsAddress(s string) bool {
 // IsBind reports whether s is valid as Member.Bind.
 func IsBind(s string) bool {
 	host, port, err := mux.SplitBind(s)
-	return err == nil && IsAddress(net.JoinHostPort(host, port))
+	return err == nil && isAddress(net.JoinHostPort(host, port))
 }
 
 // mostPoll limits Member.Poll, for which a waiting goroutine may occupy a processor.

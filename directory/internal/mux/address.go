@@ -166,9 +166,14 @@ type direction struct {
 // toward returns the direction of Config.Toward. Members on the loopback interface say nothing. No
 // packet is sent.
 func (x *Mux) toward(ctx context.Context) (d direction) {
+	if x.cfg.Toward == nil {
+		return direction{}
+	}
+	all, err := x.cfg.Toward(ctx)
+	d.isUnknown = err != nil
 	looking, cancel := context.WithTimeout(ctx, lookupTime) // for all names together
 	defer cancel()
-	for _, at := range x.cfg.Toward {
+	for _, at := range all {
 		host, port, err := net.SplitHostPort(at)
 		if err != nil {
 			continue

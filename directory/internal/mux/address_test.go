@@ -97,14 +97,19 @@ func TestBind(t *testing.T) {
 // Members on the loopback interface, and names that do not resolve, say nothing about the way to
 // the others.
 func TestToward(t *testing.T) {
-	x := &Mux{cfg: Config{Toward: []string{"127.0.0.1:1", "[::1]:1", "no port"}}}
+	at, err := []string{"127.0.0.1:1", "[::1]:1", "no port"}, error(nil)
+	x := &Mux{cfg: Config{Toward: func(context.Context) ([]string, error) { return at, err }}}
 	if d := x.toward(context.Background()); len(d.sources) > 0 || d.isUnrouted || d.isUnknown {
 		t.Errorf("%+v", d)
 	}
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	x.cfg.Toward = []string{"name.invalid:1"}
+	at = []string{"name.invalid:1"}
 	if d := x.toward(gone); !d.isUnknown {
+		t.Errorf("%+v", d)
+	}
+	at, err = nil, errors.New("a command fails")
+	if d := x.toward(context.Background()); !d.isUnknown {
 		t.Errorf("%+v", d)
 	}
 }

@@ -42,9 +42,10 @@ type Config struct {
 	Self resource.NodeID
 	// Bind is where the port listens: see SplitBind. 0.0.0.0 and [::] are every address.
 	Bind string
-	// Toward lists HOST:PORT of members to join, and of the group. If Bind does not name one
-	// address, other members are told the source address of the route there.
-	Toward  []string
+	// Toward returns HOST:PORT of members to join, and of the group. If Bind does not name one
+	// address, other members are told the source address of the route there. The error means that
+	// some are not known. Toward may be nil.
+	Toward  func(ctx context.Context) ([]string, error)
 	Cluster string   // the name of the cluster
 	Keys    [][]byte // of the cluster: the first seals, all open
 	// Group is HOST:PORT of a multicast group or a broadcast address for casts. It may be empty.
