@@ -337,7 +337,9 @@ func TestFileSizeLimit(t *testing.T) {
 	for range 3 * indexAfter {
 		try.Fails(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))(t, ErrNotFound)
 	}
-	try.Fails(memfd.Create(context.Background(), "large", 1<<20))(t, unix.EFBIG, "memory larger than files may be")
+	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, unix.EFBIG) {
+		t.Errorf("memory larger than files may be: %v", err)
+	}
 }
 
 // A server whose process has no free descriptors goes on when there are some. It logs the problem a
