@@ -9,7 +9,7 @@ cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=5 -parallel 1 -timeout 1h -run 'TestDeath|TestLoss|TestPartition/halves|TestProcessDeathSeen' -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 portable: # what has no epoll, shared memory or index: its code tested on Linux, and built for each system
-	go test -tags portable ./subsys/... ./directory/... ./dispatch
+	go test -tags portable ./subsys/... ./directory/...
 	for os in darwin freebsd netbsd openbsd; do GOOS=$$os go build ./... && (cd cmd && GOOS=$$os go build -o /dev/null ./...) || exit 1; done
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted && go test -timeout 2h -run TestSimulated ./dataflow -long && go test -timeout 2h -run TestSimulated ./work -long
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
