@@ -377,7 +377,8 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	return n
 }
 
-// harvest asks the kernel which sources are ready, waits up to ms milliseconds for one, and calls them.
+// harvest asks the kernel which sources are ready, waits up to ms milliseconds for one, and calls
+// them.
 func (p *Poller) harvest(ms int) int {
 	n := 0
 	p.asked = 0

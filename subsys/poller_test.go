@@ -178,8 +178,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// Of many sources, one that always has input is tried each time. the kernel is asked at intervals, and
-// the other sources are called soon.
+// Of many sources, one that always has input is tried each time. the kernel is asked at intervals,
+// and the other sources are called soon.
 func TestHot(t *testing.T) {
 	all, p := newPipes(t, 10)
 	for _, s := range all {

@@ -11,5 +11,6 @@ import (
 
 func beforeBind(_, _ string, _ syscall.RawConn) error { return nil }
 
-// afterBind gives the socket at path the mode 0600. Most systems other than Linux cannot do so before.
+// afterBind gives the socket at path the mode 0600. Most systems other than Linux cannot do so
+// before.
 func afterBind(path string) error { return os.Chmod(path, 0o600) }

@@ -12,8 +12,8 @@ import (
 
 // A server that follows another one cannot ask its predecessor which contexts live. So each context
 // that has joined at a socket holds a lock of its own, which the kernel ends when the context's
-// process ends in any way. A process serves by another lock, of the whole file PATH.lock with flock,
-// which does not conflict with these.
+// process ends in any way. A process serves by another lock, of the whole file PATH.lock with
+// flock, which does not conflict with these.
 
 // lockFile returns the path of the lock file of the server at the other end of nc, or "".
 func lockFile(nc net.Conn) string {

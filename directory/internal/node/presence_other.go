@@ -29,13 +29,14 @@ const (
 	showPause = time.Millisecond
 )
 
-// A Presence shows that a context lives, by a lock of the file PATH.lock.NUMBER, where NUMBER is the
-// context's. The zero value shows nothing.
+// A Presence shows that a context lives, by a lock of the file PATH.lock.NUMBER, where NUMBER is
+// the context's. The zero value shows nothing.
 type Presence struct{ file *os.File }
 
 // Show ensures that the context self holds the lock of its file, where the next server at the other
 // end of nc will look for it. If the lock cannot be taken, Show returns the reason, and the next
-// server does not wait for the context. A connection in memory has no lock file, and no next server.
+// server does not wait for the context. A connection in memory has no lock file, and no next
+// server.
 func (p *Presence) Show(nc net.Conn, self resource.GID) error {
 	path := lockFile(nc)
 	if path == "" {
@@ -80,7 +81,8 @@ func (p *Presence) End() {
 }
 
 // living returns the contexts with numbers of at least from and less than to that live, and removes
-// the files of those that do not. areAll is false if the kernel does not say, or there are too many.
+// the files of those that do not. areAll is false if the kernel does not say, or there are too
+// many.
 func (b *socket) living(from, to int64) (all []uint64, areAll bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -45,8 +45,8 @@ func checkPrivate(dir string) error {
 		ErrUntrusted, dir, os.Geteuid(), fi.Mode(), owner)
 }
 
-// credentials are the process and the user at the other end of a Unix socket. pid is 0 if the kernel
-// does not tell.
+// credentials are the process and the user at the other end of a Unix socket. pid is 0 if the
+// kernel does not tell.
 type credentials struct {
 	pid int
 	uid uint32
