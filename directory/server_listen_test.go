@@ -39,18 +39,6 @@ const (
 	never = time.Hour
 )
 
-// isLocked reports whether the byte of a context is locked in the file.
-func isLocked(t *testing.T, file string, self resource.GID) bool {
-	f, err := os.Open(file)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(self.Ctx()), Len: 1}
-	try.OK(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock))
-	return lock.Type != unix.F_UNLCK
-}
-
 // Files that are removed while a server runs are put back: no second server starts, and the node
 // stays the same.
 //
@@ -349,7 +337,9 @@ func TestFileSizeLimit(t *testing.T) {
 	for range 3 * indexAfter {
 		try.Fails(c.Find(t.Context(), list(t, resource.Match{"a": "b"})))(t, ErrNotFound)
 	}
-	try.Fails(memfd.Create(context.Background(), "large", 1<<20))(t, unix.EFBIG, "memory larger than files may be")
+	if _, _, err := memfd.Create(context.Background(), "large", 1<<20); !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, unix.EFBIG) {
+		t.Errorf("memory larger than files may be: %v", err)
+	}
 }
 
 // A server whose process has no free descriptors goes on when there are some. It logs the problem a

@@ -12,7 +12,6 @@ import (
 	"github.com/rocl-go/rocl/internal/os/cgroup"
 	build "github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // Attributes of the resource that stands for a node. Its identifier is the node's own: no context
@@ -80,15 +79,6 @@ func available(cores int, memory uint64, l cgroup.Limits) (int, uint64) {
 		memory = l.Memory
 	}
 	return cores, memory
-}
-
-// memory returns the bytes of memory of the machine, 0 if the kernel does not say.
-func memory() uint64 {
-	var si unix.Sysinfo_t
-	if unix.Sysinfo(&si) != nil {
-		return 0
-	}
-	return uint64(si.Totalram) * uint64(si.Unit)
 }
 
 // changesPerEpoch is the number of revisions that each server of a node can use.

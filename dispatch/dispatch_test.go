@@ -83,15 +83,25 @@ func (w *world) node(t testing.TB, n uint64, tr subsys.Transport, change ...func
 		f(&cfg)
 	}
 	d := New(cfg)
-	try.OK(t, d.Listen(tr, ""))
-	w.setAddrs(cfg.Self, d.Addrs()...)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		d.Close(ctx)
 		pool.Close()
 	})
+	listen(t, d, tr)
+	w.setAddrs(cfg.Self, d.Addrs()...)
 	return d
+}
+
+// listen makes a context listen on tr. The test is skipped if this system does not have tr.
+func listen(t testing.TB, d *Dispatcher, tr subsys.Transport) {
+	t.Helper()
+	err := d.Listen(tr, "")
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	try.OK(t, err)
 }
 
 func buf(t testing.TB, d *Dispatcher, s string) *buffers.Buffer {

@@ -33,7 +33,7 @@ import (
 // listenToo opens another port and enters its address into the world.
 func (w *world) listenToo(t testing.TB, d *Dispatcher, tr subsys.Transport) {
 	t.Helper()
-	try.OK(t, d.Listen(tr, ""))
+	listen(t, d, tr)
 	w.setAddrs(d.self, d.Addrs()...)
 }
 

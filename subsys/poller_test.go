@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -24,7 +25,10 @@ type pipe struct {
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
 	var p [2]int
-	try.OK(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe(p[:]))
+	for _, fd := range p {
+		try.OK(t, unix.SetNonblock(fd, true))
+	}
 	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
 	return &pipe{r: p[0], w: p[1], most: 1 << 20}
 }
@@ -62,8 +66,14 @@ func newPipes(t *testing.T, n int) (all []*pipe, p *Poller) {
 	return all, newPoller(t, all...)
 }
 
+// wantFrames waits for the result of a nap or a sleep.
+func wantFrames(t *testing.T, what string, done chan int, want int) {
+	t.Helper()
+	try.Equal(t, eventually.Value(t, "the end of a sleep: "+what, done), want, "%s: frames", what)
+}
+
 // After Drain an armed gate fires for new input, and not for input that Poll has read without
-// asking epoll.
+// asking the kernel.
 func TestGate(t *testing.T) {
 	s := newPipe(t)
 	p := newPoller(t, s)
@@ -140,7 +150,7 @@ func TestSleepWakes(t *testing.T) {
 	wantFrames(t, "data", done, 2)
 }
 
-// With more sources than are tried directly, epoll tells which are ready.
+// With more sources than are tried directly, the kernel tells which are ready.
 func TestMany(t *testing.T) {
 	all, p := newPipes(t, 10)
 	p.Poll()
@@ -168,8 +178,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// Of many sources, one that always has input is tried each time. epoll is asked at intervals, and
-// the other sources are called soon.
+// Of many sources, one that always has input is tried each time. the kernel is asked at intervals,
+// and the other sources are called soon.
 func TestHot(t *testing.T) {
 	all, p := newPipes(t, 10)
 	for _, s := range all {
@@ -188,7 +198,7 @@ func TestHot(t *testing.T) {
 		}
 	}
 	if n := p.count.Polls.Load() - asked; n > rounds/askCold {
-		t.Errorf("epoll was asked %d times in %d rounds", n, rounds)
+		t.Errorf("the kernel was asked %d times in %d rounds", n, rounds)
 	}
 	for i, s := range all[1:] {
 		s.write(3)

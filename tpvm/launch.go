@@ -404,7 +404,7 @@ func (p *pod) begin(c *child, q spawnPrograms) (err error) {
 	if !hasParentHere {
 		return c.startGuarded(g)
 	}
-	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	endWithParent(c.cmd.SysProcAttr)
 	p.forker.Do(func() {
 		p.t.work.Go(func() {
 			runtime.LockOSThread() // the kernel watches the thread that starts the process

@@ -377,7 +377,7 @@ func (t *Task) passOwnLast(ctx context.Context) {
 func hasUnread(r *os.File) bool {
 	n := 0
 	if raw, err := r.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		_ = raw.Control(func(fd uintptr) { n = unread(int(fd)) })
 	}
 	return n > 0
 }
@@ -446,7 +446,7 @@ func discard(r *os.File) {
 	for fd := 1; fd <= 2; fd++ {
 		var s syscall.Stat_t
 		if syscall.Fstat(fd, &s) == nil && s.Ino == pipe.Ino && s.Dev == pipe.Dev {
-			_ = syscall.Dup3(int(null.Fd()), fd, 0)
+			_ = replace(fd, int(null.Fd()))
 		}
 	}
 }

@@ -235,14 +235,9 @@ func (w *watched) open(at string) (end func(), err error) {
 }
 
 // listenUnix listens at a Unix socket, in place of one that a dead process left. The socket has
-// mode 0600 from the moment it can be seen.
+// mode 0600.
 func listenUnix(path string) (net.Listener, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
-		if e := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); e != nil {
-			return e
-		}
-		return err
-	}}
+	lc := net.ListenConfig{Control: beforeBind}
 	ln, err := lc.Listen(context.Background(), "unix", path)
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return ln, err

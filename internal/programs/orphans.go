@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,13 +70,6 @@ func ReapOrphans() (stop func()) {
 		close(ended)
 		reaper.Wait()
 	})
-}
-
-// getsOrphans reports whether orphans become children of this process.
-func getsOrphans() bool {
-	var isSubreaper int32
-	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&isSubreaper)), 0)
-	return os.Getpid() == 1 || isSubreaper != 0
 }
 
 // reapOrphans reaps the children that have ended and that no exec.Cmd waits for.
@@ -138,15 +130,4 @@ func children() (all []int) {
 		all = slices.Collect(processNumbers)
 	}
 	return all
-}
-
-// hasLiving reports whether a process of the group has not ended. The kernel counts also those that
-// have ended and that their parent, often process 1, has not reaped.
-func hasLiving(group int) bool {
-	for pid := range processNumbers {
-		if s, ok := statOf(pid); ok && s.group == group && !s.hasEnded {
-			return true
-		}
-	}
-	return false
 }

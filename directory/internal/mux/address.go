@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Errors about the address of a port. Both mean that the port could not be opened.
@@ -275,17 +273,6 @@ func candidates() (all []candidate, err error) {
 		}
 	}
 	return all, nil
-}
-
-// isBridge reports whether an interface is a bridge.
-func isBridge(name string) bool {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	d, err := unix.IoctlGetEthtoolDrvinfo(fd, name)
-	return err == nil && unix.ByteSliceToString(d.Driver[:]) == "bridge"
 }
 
 // routed returns the interfaces with a route through a gateway or to every address. Where the

@@ -3,14 +3,12 @@
 package mux
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"sync"
 	"syscall"
-	"unsafe"
 
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/net/ipv4"
@@ -48,8 +46,7 @@ type socket struct {
 	closed      bool
 	packets     net.PacketConn // of a Network, in place of fd and io; nil: of the kernel
 	to          *net.UDPAddr   // the address it is connected to; nil: not connected
-	last        *net.UDPAddr   // the address that the last datagram came from; never modified
-	lastRaw     [unix.SizeofSockaddrInet6]byte
+	source      source         // the address that the last datagram came from
 }
 
 // raw lets x/net use the descriptor. It never waits.
@@ -74,7 +71,7 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+	if s.fd, err = openSocket(family); err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, socketBufferSize) // as much as the kernel grants
@@ -190,29 +187,6 @@ func (s *socket) readMore() (handled int, again bool) {
 // mayHaveMore reports whether there may be more to read behind an error.
 func mayHaveMore(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
 
-// readOne reads one datagram into the first message. It returns the datagram's length, which may
-// exceed the size of the buffer.
-func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
-	var sa [unix.SizeofSockaddrInet6]byte
-	size := uint32(len(sa))
-	b := s.ms[0].Buffers[0]
-	n, _, e := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(s.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
-		unix.MSG_DONTWAIT|unix.MSG_TRUNC, uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
-	if e != 0 {
-		return nil, 0, e
-	}
-	if s.last == nil || sa != s.lastRaw { // mostly the sender is the same again
-		s.last = &net.UDPAddr{Port: int(sa[2])<<8 | int(sa[3])} // the port is big-endian, in both families
-		if s.is4 {
-			s.last.IP = net.IPv4(sa[4], sa[5], sa[6], sa[7]).To4()
-		} else {
-			s.last.IP = append(net.IP(nil), sa[8:24]...)
-		}
-		s.lastRaw = sa
-	}
-	return s.last, int(n), 0
-}
-
 // writeOne writes one datagram.
 func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 	if s.packets != nil {
@@ -221,36 +195,13 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 	}
 	if to == s.to {
 		for try := 0; ; try++ {
-			_, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-			switch {
-			case e == 0:
-				return nil
-			case e != unix.ECONNREFUSED || try > 0: // an earlier datagram was refused
-				return e
+			err := s.write(b)
+			if err != unix.ECONNREFUSED || try > 0 { // an earlier datagram was refused
+				return err
 			}
 		}
 	}
-	var sa [unix.SizeofSockaddrInet6]byte
-	size := uintptr(len(sa))
-	sa[2], sa[3] = byte(to.Port>>8), byte(to.Port)
-	if ip := to.IP.To4(); s.is4 && ip != nil {
-		binary.NativeEndian.PutUint16(sa[:], unix.AF_INET)
-		copy(sa[4:], ip)
-		size = unix.SizeofSockaddrInet4
-	} else {
-		binary.NativeEndian.PutUint16(sa[:], unix.AF_INET6)
-		copy(sa[8:], to.IP.To16())
-		if to.Zone != "" {
-			if ifi, err := net.InterfaceByName(to.Zone); err == nil {
-				binary.NativeEndian.PutUint32(sa[24:], uint32(ifi.Index))
-			}
-		}
-	}
-	if _, _, e := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
-		unix.MSG_DONTWAIT, uintptr(unsafe.Pointer(&sa)), size); e != 0 {
-		return e
-	}
-	return nil
+	return s.sendTo(b, to)
 }
 
 // connect makes the socket send to one address alone, and receive from it alone. If that fails, the

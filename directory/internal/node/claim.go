@@ -269,11 +269,11 @@ func (l *Listener) HandOver(send func(lock int) error) error {
 // stopped.
 func processAt(nc *net.UnixConn) string {
 	cred, err := peerOf(nc)
-	if err != nil || cred.Pid <= 0 {
+	if err != nil || cred.pid <= 0 {
 		return "a process of another container"
 	}
-	who := fmt.Sprintf("process %d", cred.Pid)
-	name, state := stat(int(cred.Pid))
+	who := fmt.Sprintf("process %d", cred.pid)
+	name, state := stat(cred.pid)
 	if name != "" {
 		who = fmt.Sprintf("%s (%s)", who, name)
 	}

@@ -33,7 +33,7 @@ const maxFile = 64 << 10
 // a file of another user or one that other users can access.
 func openFile(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) {
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // EMLINK on FreeBSD
 		return nil, fmt.Errorf("directory: opening %s: %w: it is a symbolic link", path, ErrOccupied)
 	}
 	if errors.Is(err, unix.EISDIR) {
@@ -165,18 +165,16 @@ func noSocket(fi os.FileInfo) error {
 	return fmt.Errorf("%w: it is not a socket (%v)", ErrOccupied, fi.Mode())
 }
 
-// bind listens at path, which must be free. The socket has mode 0600 from the moment it can be
-// seen.
+// bind listens at path, which must be free. The socket has mode 0600. Where a system sets the mode
+// after the socket can be seen, the Listener refuses other users that connect meanwhile.
 func bind(path string) (*net.UnixListener, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if e := raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); e != nil {
-			return e
-		}
-		return err
-	}}
+	lc := net.ListenConfig{Control: beforeBind}
 	ln, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {
+		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
+	}
+	if err := afterBind(path); err != nil {
+		ln.Close()
 		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
 	}
 	return ln.(*net.UnixListener), nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl/internal/os/loopback"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -19,7 +20,7 @@ const (
 	// unixScheme is the beginning of URLs that are easily taken for the path of a socket.
 	unixScheme = "unix:"
 	// maxPath is the length that fits the kernel's address of a Unix socket.
-	maxPath = 107
+	maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 )
 
 // DefaultSocket returns the path of the socket of the node's directory: $ROCL_SOCKET, or else a

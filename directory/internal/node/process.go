@@ -18,12 +18,11 @@ func Process(nc net.Conn) (pid int, program string) {
 		return 0, ""
 	}
 	cred, err := peerOf(uc)
-	if err != nil || cred.Pid <= 0 {
+	if err != nil || cred.pid <= 0 {
 		return 0, ""
 	}
-	pid = int(cred.Pid)
-	program, _ = stat(pid)
-	return pid, program
+	program, _ = stat(cred.pid)
+	return cred.pid, program
 }
 
 // stat returns the name and the state of a process, "" and 0 if the kernel does not tell.

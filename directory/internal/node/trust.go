@@ -45,21 +45,26 @@ func checkPrivate(dir string) error {
 		ErrUntrusted, dir, os.Geteuid(), fi.Mode(), owner)
 }
 
+// credentials are the process and the user at the other end of a Unix socket. pid is 0 if the
+// kernel does not tell.
+type credentials struct {
+	pid int
+	uid uint32
+}
+
 // peerOf returns the process and the user at the other end of nc.
-func peerOf(nc *net.UnixConn) (cred *unix.Ucred, err error) {
+func peerOf(nc *net.UnixConn) (c credentials, err error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	if e := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil {
-		return nil, e
+	if e := raw.Control(func(fd uintptr) { c, err = socketPeer(int(fd)) }); e != nil {
+		return c, e
 	}
 	if err != nil {
-		return nil, fmt.Errorf("directory: reading the credentials of the peer: %w", err)
+		return c, fmt.Errorf("directory: reading the credentials of the peer: %w", err)
 	}
-	return cred, nil
+	return c, nil
 }
 
 // allowed returns an error unless the process at the other end belongs to the same user or to root.
@@ -69,10 +74,10 @@ func allowed(nc *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	if uid := int(cred.Uid); uid != 0 && uid != os.Geteuid() {
+	if uid := int(cred.uid); uid != 0 && uid != os.Geteuid() {
 		// Cause: the process runs as another user than the directory. Remedy: run all programs of a
 		// node as one user.
-		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.Pid, cred.Uid, os.Geteuid())
+		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.pid, cred.uid, os.Geteuid())
 	}
 	return nil
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !portable
+
 // Package futex sleeps on a word of memory that processes share, and wakes sleepers. It is the
 // shortest sleep of Linux, because no descriptor is looked at.
 //

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !portable
+
 package memfd
 
 import (
@@ -142,14 +144,5 @@ func open(fd, size, seals int, full bool, prot int) ([]byte, error) {
 	return mem, nil
 }
 
-// Dup returns another descriptor of the same file.
-func Dup(fd int) (int, error) {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	return fd, os.NewSyscallError("fcntl", err)
-}
-
 // Unmap removes the mapping that Create or Open has made.
 func Unmap(mem []byte) { _ = unix.Munmap(mem) }
-
-// Close closes a descriptor.
-func Close(fd int) { unix.Close(fd) }

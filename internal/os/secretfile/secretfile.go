@@ -9,7 +9,6 @@
 package secretfile
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -133,14 +132,7 @@ func keep(fd, most int) error {
 	if len(b) == 0 {
 		return io.ErrUnexpectedEOF
 	}
-	file, mem, err := memfd.Create(context.Background(), "rocl-secret", len(b))
-	if err != nil {
-		return err
-	}
-	copy(mem, b)
-	memfd.Unmap(mem)
-	defer memfd.Close(file)
-	return os.NewSyscallError("dup3", syscall.Dup3(file, fd, syscall.O_CLOEXEC))
+	return replace(fd, b)
 }
 
 // checkMode is CheckMode for the file of a name. A file that has no name any more is safe, and so

@@ -109,7 +109,8 @@ func hangUp(c io.Closer) {
 
 // newUDP returns a socket at a port of its own.
 func newUDP() (f fd, port int) {
-	f.n = must(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))
+	f.n = must(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0))
+	unix.CloseOnExec(f.n)
 	check(unix.Bind(f.n, loopback(0)))
 	return f, must(unix.Getsockname(f.n)).(*unix.SockaddrInet4).Port
 }

@@ -9,9 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/rpc"
@@ -180,20 +177,6 @@ func (p *pair) readsBy() string {
 		return readByKernel
 	}
 	return readByCopy
-}
-
-// readProcess reads the memory of a process at an address.
-func readProcess(pid int, address uintptr, to []byte) error {
-	const most = 4 << 20 // bytes of one call
-	for part := range slices.Chunk(to, most) {
-		from := address + uintptr(unsafe.Pointer(&part[0])) - uintptr(unsafe.Pointer(&to[0]))
-		local := []unix.Iovec{{Base: &part[0]}}
-		local[0].SetLen(len(part))
-		if n, err := unix.ProcessVMReadv(pid, local, []unix.RemoteIovec{{Base: from, Len: len(part)}}, 0); err != nil || n != len(part) {
-			return fmt.Errorf("reading %d bytes of process %d: %d, %w", len(part), pid, n, err)
-		}
-	}
-	return nil
 }
 
 // Transfers inside a call: the caller's arguments are a handle of its memory, and the handler pulls

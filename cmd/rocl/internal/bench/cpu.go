@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
-	"golang.org/x/sys/unix"
 )
 
 // cpuCases measure the processor time of a message apart for its sender and its receiver. One
@@ -38,13 +37,6 @@ const (
 	burstBytes = 32 << 10
 	burstMost  = 400
 )
-
-// threadTime returns the processor time of this thread.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	check(unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t))
-	return time.Duration(t.Nano())
-}
 
 // loop returns a loop of bursts. Its figure is the processor time of a message, in nanoseconds, of
 // the sides that count.

@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl"
@@ -378,7 +377,7 @@ func (s *server) handle(ctx context.Context, m *rocl.Message) error {
 	// If this process is killed, the kernel ends the command when the thread that started it ends,
 	// so that thread must not end earlier. The guard ends the processes that the command has
 	// started.
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	c.SysProcAttr = endsWithThread()
 	c.WaitDelay = endMost
 	runtime.LockOSThread()
 	err := s.run(ctx, c)

@@ -20,7 +20,6 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // checks are the checks of doctor. The most serious ones come first.
@@ -409,11 +408,9 @@ func checkLimits(e *exam, r *reporter) {
 }
 
 func checkMemory(e *exam, r *reporter) {
-	if fd, err := unix.MemfdCreate("rocl-doctor", unix.MFD_CLOEXEC); err != nil {
+	if err := canShareMemory(); err != nil {
 		r.found("Let processes call memfd_create (seccomp profile of the container). Until then contexts use TCP.", "this process cannot make memory to share: %v", err)
 		return
-	} else {
-		unix.Close(fd)
 	}
 	if e.statusErr != nil {
 		r.unknown("the directory does not tell which contexts there are")

@@ -90,11 +90,7 @@ func peerPID(nc net.Conn) (pid int) {
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
-		}
-	})
+	_ = raw.Control(func(fd uintptr) { pid = socketPeer(int(fd)) })
 	return max(pid, 0)
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux && !portable
+
 package subsys
 
 import (
@@ -66,12 +68,6 @@ func (d *drum) nap(t *testing.T, unless *atomic.Uint32) chan int {
 	go func() { done <- d.p.Nap(0, unless) }()
 	eventually.True(t, "a nap", d.p.Asleep)
 	return done
-}
-
-// wantFrames waits for the result of a nap or a sleep.
-func wantFrames(t *testing.T, what string, done chan int, want int) {
-	t.Helper()
-	try.Equal(t, eventually.Value(t, "the end of a sleep: "+what, done), want, "%s: frames", what)
 }
 
 // TestNapEnds checks what ends a nap, and the state after it.

@@ -4,13 +4,10 @@ package subsys
 
 import (
 	"fmt"
-	"os"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/lock"
-	"golang.org/x/sys/unix"
 )
 
 // A Source is the handler of a descriptor in a Poller.
@@ -60,24 +57,20 @@ const (
 	Ended // the peer has closed its direction: no event reports the end after a short read
 )
 
-// direct is the number of sources up to which Poll tries each one instead of asking epoll. A read
-// that finds nothing costs as much as the question to epoll, and a read that finds something saves
-// it.
+// direct is the number of sources up to which Poll tries each one instead of asking the kernel. A
+// read that finds nothing costs as much as the question, and a read that finds something saves it.
 const direct = 3
 
 // If there are more than direct sources, Poll tries those that were active lately, at most direct
-// of them. Once in askCold Polls it asks epoll about the others. A source that had nothing in
+// of them. Once in askCold Polls it asks the kernel about the others. A source that had nothing in
 // coldAfter Polls is no longer tried.
 const (
 	askCold   = 4
 	coldAfter = 256
 )
 
-// A Poller watches the descriptors of one context. Two epoll sets are nested. The inner set holds
-// the sources, edge-triggered. The outer set, the gate, holds only the inner one and is watched by
-// the Go runtime's poller. The gate is armed only while no other goroutine makes progress. So a
-// message that a polling or sleeping goroutine is about to read does not wake a thread of the
-// runtime as well.
+// A Poller watches the descriptors of one context. It asks the kernel through its set, of which
+// each system has its own.
 //
 // One goroutine at a time calls Poll, PollAll, Drain, Idle, Sleep, Naps, Nap, More, Arm and Park:
 // the holder of the dispatcher's progress token. Any goroutine may call Add, AddQuiet, Again,
@@ -85,17 +78,14 @@ const (
 // calls EndNap at intervals.
 type Poller struct {
 	count *Counters
-	set   int
-	wake  int // eventfd in the set
-	gate  *os.File
-	gateC syscall.RawConn
+	set   set
 
 	mu       lock.Mutex[levelPoller]
 	isClosed bool
 	sources  map[int32]*entry
 	list     atomic.Pointer[[]Source] // the sources that Poll tries, read without the lock
 	rings    atomic.Pointer[[]Ring]   // the rings, read without the lock
-	quiet    atomic.Int32             // number of sources that Poll leaves to epoll
+	quiet    atomic.Int32             // number of sources that Poll leaves to the set
 
 	polls uint // Polls that looked at rings
 	nap   nap
@@ -111,12 +101,6 @@ type Poller struct {
 	isRevived atomic.Bool
 	stuck     atomic.Int32  // sources waiting to be writable
 	mode      atomic.Uint32 // an IdleMode: how the progress goroutine waits; while it naps, also the nap's number
-	events    [128]unix.EpollEvent
-
-	// The callbacks of the runtime's poller, made once so that no closure is allocated per call.
-	arm        func(fd uintptr)
-	fired      func(fd uintptr) bool
-	gateEvents [1]unix.EpollEvent
 }
 
 // hot is a source that was active lately.
@@ -131,7 +115,7 @@ type entry struct {
 	stuck bool // waits until the descriptor is writable
 }
 
-// One in askBusy Polls that found frames in rings asks epoll about the other sources as well, and
+// One in askBusy Polls that found frames in rings asks about the other sources as well, and
 // one in askIdle of those that found none.
 const (
 	askBusy = 16
@@ -144,34 +128,8 @@ func NewPoller(count *Counters) (*Poller, error) {
 	p := &Poller{count: count, sources: map[int32]*entry{}}
 	p.list.Store(new([]Source))
 	p.rings.Store(new([]Ring))
-	var err error
-	if p.set, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("subsys: making an epoll set: %w", err)
-	}
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		unix.Close(p.set)
-		return nil, fmt.Errorf("subsys: making an eventfd: %w", err)
-	}
-	gate, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		unix.Close(p.set)
-		unix.Close(p.wake)
-		return nil, fmt.Errorf("subsys: making an epoll set: %w", err)
-	}
-	_ = unix.SetNonblock(gate, true)
-	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, p.wake, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(p.wake)})
-	_ = unix.EpollCtl(gate, unix.EPOLL_CTL_ADD, p.set, &unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(p.set)})
-	p.gate = os.NewFile(uintptr(gate), "rocl-gate")
-	if p.gateC, err = p.gate.SyscallConn(); err != nil {
-		p.Close()
-		return nil, fmt.Errorf("subsys: watching an epoll set: %w", err)
-	}
-	p.arm = func(fd uintptr) {
-		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, p.set, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.set)})
-	}
-	p.fired = func(fd uintptr) bool {
-		n, err := unix.EpollWait(int(fd), p.gateEvents[:], 0)
-		return n > 0 || (err != nil && err != unix.EINTR)
+	if err := p.set.open(); err != nil {
+		return nil, fmt.Errorf("subsys: %w", err)
 	}
 	return p, nil
 }
@@ -190,7 +148,7 @@ func (p *Poller) add(fd int, e *entry) error {
 	defer p.mu.Unlock()
 	p.sources[int32(fd)] = e
 	p.relist()
-	if err := unix.EpollCtl(p.set, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}); err != nil {
+	if err := p.set.add(fd); err != nil {
 		delete(p.sources, int32(fd))
 		p.relist()
 		return fmt.Errorf("subsys: watching a descriptor: %w", err)
@@ -211,7 +169,7 @@ func (p *Poller) Remove(fd int) {
 	}
 	delete(p.sources, int32(fd))
 	p.relist()
-	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_DEL, fd, nil)
+	p.set.remove(fd)
 }
 
 func (p *Poller) relist() {
@@ -250,14 +208,12 @@ func (p *Poller) WantWrite(fd int, want bool) {
 		return
 	}
 	e.stuck = want
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(fd)}
 	if want {
-		ev.Events |= unix.EPOLLOUT
 		p.stuck.Add(1)
 	} else {
 		p.stuck.Add(-1)
 	}
-	_ = unix.EpollCtl(p.set, unix.EPOLL_CTL_MOD, fd, &ev)
+	p.set.want(fd, want)
 }
 
 // Len returns the number of sources.
@@ -306,8 +262,8 @@ func (p *Poller) PollAll() (frames int) {
 	return frames
 }
 
-// tryHot calls the sources that were active lately, and reports whether epoll must be asked about
-// the others.
+// tryHot calls the sources that were active lately, and reports whether the kernel must be asked
+// about the others.
 func (p *Poller) tryHot() (frames int, asks bool) {
 	if now := p.changes.Load(); now != p.hotSince { // some sources may have been removed
 		p.hot, p.hotSince = [direct]hot{}, now
@@ -353,7 +309,7 @@ func (p *Poller) heat(s Source) {
 	*at = hot{Source: s}
 }
 
-// lookAndAsk is look that also asks epoll about the other sources once in so many calls. Without
+// lookAndAsk is look that also asks about the other sources once in so many calls. Without
 // that, rings that always have something would keep the other sources waiting for ever.
 func (p *Poller) lookAndAsk(times uint) (frames int) {
 	frames = p.look(*p.rings.Load())
@@ -384,9 +340,9 @@ func (p *Poller) setIdle(how IdleMode) (arrived bool) {
 	return arrived
 }
 
-// Drain is Poll that asks epoll too, so that no source stays marked ready in the epoll set. An
-// armed gate would fire for a source that was handled without epoll. Drain reports whether a
-// source has more, for which the gate would not fire.
+// Drain is Poll that asks the kernel too, so that no source stays marked ready in the set. An armed
+// gate would fire for a source that was handled without asking. Drain reports whether a source has
+// more, for which the gate would not fire.
 func (p *Poller) Drain() (more bool) {
 	p.look(*p.rings.Load())
 	p.harvest(0)
@@ -421,7 +377,8 @@ func (p *Poller) Sleep(d time.Duration, unless *atomic.Uint32) int {
 	return n
 }
 
-// harvest asks epoll which sources are ready, waits up to ms milliseconds for one, and calls them.
+// harvest asks the kernel which sources are ready, waits up to ms milliseconds for one, and calls
+// them.
 func (p *Poller) harvest(ms int) int {
 	n := 0
 	p.asked = 0
@@ -444,51 +401,31 @@ func (p *Poller) harvest(ms int) int {
 	p.count.Polls.Add(1)
 	var got int
 	if ms == 0 {
-		r, _, e := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(p.set), addr(&p.events[0]), uintptr(len(p.events)), 0, 0, 0)
-		if e != 0 {
-			return n
-		}
-		got = int(r)
+		got = p.set.ready()
 	} else {
 		p.count.Sleeps.Add(1)
-		r, err := unix.EpollWait(p.set, p.events[:], ms)
+		got = p.set.await(ms)
 		p.mode.Store(uint32(Awake))
-		if err != nil { // EINTR: the caller looks again in any case
-			return n
-		}
-		got = r
 	}
 	for i := range got {
-		ev := &p.events[i]
-		if ev.Fd == int32(p.wake) {
-			p.drainWake()
+		fd, on := p.set.event(i)
+		if p.set.isWake(fd) {
+			p.set.drainWake()
 			continue
 		}
 		p.mu.Lock()
-		s := p.sources[ev.Fd]
+		s := p.sources[fd]
 		p.mu.Unlock()
 		if s != nil {
-			f := p.run(s.Source, readiness(ev.Events))
+			f := p.run(s.Source, on)
 			if f > 0 && !s.quiet {
 				p.heat(s.Source)
 			}
+			p.set.handled(fd, on, f)
 			n += f
 		}
 	}
 	return n
-}
-
-func readiness(events uint32) (on Readiness) {
-	if events&^unix.EPOLLOUT != 0 {
-		on |= Readable
-	}
-	if events&(unix.EPOLLOUT|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		on |= Writable
-	}
-	if events&(unix.EPOLLRDHUP|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-		on |= Ended
-	}
-	return on
 }
 
 func (p *Poller) run(s Source, on Readiness) int {
@@ -504,22 +441,16 @@ func (p *Poller) run(s Source, on Readiness) int {
 	return f
 }
 
-func (p *Poller) drainWake() {
-	var b [8]byte
-	_, _ = unix.Read(p.wake, b[:])
-}
-
 // Wake ends a Sleep, a Nap or a Park in progress, or the next Sleep or Park.
 func (p *Poller) Wake() {
 	p.count.Wakeups.Add(1)
-	if at, yes := p.napping(); yes && p.rouse(at, woken) {
+	if p.wakeNap() {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.isClosed { // else another file may have the descriptor by now
-		one := [8]byte{1}
-		_, _ = unix.Write(p.wake, one[:])
+		p.set.wake()
 	}
 }
 
@@ -528,35 +459,31 @@ func (p *Poller) Asleep() bool { return p.mode.Load() != uint32(Awake) }
 
 // Arm opens the gate. Until it fires once, readiness of a source ends Park.
 func (p *Poller) Arm() {
-	_ = p.gateC.Control(p.arm)
+	p.set.arm()
 	if p.Idle() {
 		p.Wake()
 	}
 }
 
-// Park waits without a thread until the armed gate fires. It reports false if the Poller is closed
-// or EndPark was called.
+// Park waits until the armed gate fires. On Linux it holds no thread meanwhile. It reports false if
+// the Poller is closed or EndPark was called.
 func (p *Poller) Park() bool {
 	p.count.Sleeps.Add(1)
-	return p.gateC.Read(p.fired) == nil
+	return p.set.park()
 }
 
 // EndPark ends a Park or a Nap in progress, and every later one at once.
 func (p *Poller) EndPark() {
-	p.gate.Close()
-	p.nap.isStopped.Store(true)
-	if at, yes := p.napping(); yes {
-		p.rouse(at, ended)
-	}
+	p.set.endPark()
+	p.stopNaps()
 }
 
 // Close frees the descriptors of the Poller. Ports close those of the sources.
 func (p *Poller) Close() {
-	p.gate.Close()
+	p.set.endPark()
 	p.mu.Lock()
 	p.isClosed = true
-	unix.Close(p.set)
-	unix.Close(p.wake)
+	p.set.close()
 	p.mu.Unlock()
 	p.freeNapPage()
 }

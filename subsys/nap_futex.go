@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux && !portable
+
 package subsys
 
 import (
@@ -154,6 +156,20 @@ func (p *Poller) rouse(at, how uint32) bool {
 func (p *Poller) napping() (at uint32, yes bool) {
 	at = p.mode.Load()
 	return at, at&modeMask == uint32(Napping)
+}
+
+// wakeNap ends a nap in progress for Wake. It reports false if there is none.
+func (p *Poller) wakeNap() bool {
+	at, yes := p.napping()
+	return yes && p.rouse(at, woken)
+}
+
+// stopNaps ends a nap in progress, and lets none begin.
+func (p *Poller) stopNaps() {
+	p.nap.isStopped.Store(true)
+	if at, yes := p.napping(); yes {
+		p.rouse(at, ended)
+	}
 }
 
 // EndNap ends a nap if it has lasted since the last call, so that the sleeper looks at the

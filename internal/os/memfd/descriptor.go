@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package memfd
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dup returns another descriptor of the same file.
+func Dup(fd int) (int, error) {
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("fcntl", err)
+}
+
+// Close closes a descriptor.
+func Close(fd int) { unix.Close(fd) }
