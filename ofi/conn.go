@@ -18,6 +18,7 @@ import (
 
 const (
 	window    = 32      // messages of one direction that the receiver has not consumed
+	mostQueue = 8       // messages that wait until the receiver has consumed some
 	ackFrom   = 8       // consumed messages that are acknowledged by a message of their own
 	mostReads = 16      // payloads of one direction that the receiver has not read
 	inline    = 8 << 10 // bytes of the largest payload that goes in a message
@@ -131,6 +132,7 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 	if c.cause != nil || c.hasEnd || c.isOver {
 		return 0, nil // Down follows what the peer has sent
 	}
+	wasBlocked := c.isBlocked
 	n := 0
 	for ; n < len(fs); n++ {
 		if !c.hasRoomLocked() {
@@ -141,8 +143,7 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 			return n, c.sendError(err)
 		}
 	}
-	c.closeOpenLocked()
-	if c.flushLocked(); c.isBlocked {
+	if c.flushLocked(); c.isBlocked && !wasBlocked {
 		p.wake()
 	}
 	return n, nil
@@ -150,7 +151,7 @@ func (c *conn) Send(fs []subsys.Frame) (int, error) {
 
 // hasRoomLocked reports whether the connection takes another frame. port.mu must be held.
 func (c *conn) hasRoomLocked() bool {
-	return len(c.queue) == 0 && c.sent-c.credited < window && len(c.exposed) < mostReads
+	return len(c.queue) < mostQueue && len(c.exposed) < mostReads
 }
 
 // addLocked adds a frame, or the frames of a batch, to the messages. port.mu must be held.
@@ -247,19 +248,26 @@ func (c *conn) closeOpenLocked() {
 	}
 }
 
-// flushLocked sends what the peer and the provider have room for. port.mu must be held.
+// flushLocked sends what the peer and the provider have room for. The message that is being filled
+// is sent last. It is filled further if there is no room for it. port.mu must be held.
 func (c *conn) flushLocked() {
 	n := 0
-	for n < len(c.queue) && c.cause == nil && c.sent-c.credited < window && c.postLocked(c.queue[n], opSend) {
+	for c.cause == nil && c.sent-c.credited < window {
+		if n == len(c.queue) {
+			c.closeOpenLocked()
+		}
+		if n == len(c.queue) || !c.postLocked(c.queue[n], opSend) {
+			break
+		}
 		n++
 	}
 	if n > 0 {
 		rest := copy(c.queue, c.queue[n:])
 		clear(c.queue[rest:])
 		c.queue = c.queue[:rest]
-		if c.wantsRoom && c.hasRoomLocked() {
-			c.port.markLocked(c)
-		}
+	}
+	if c.wantsRoom && c.hasRoomLocked() {
+		c.port.markLocked(c)
 	}
 	c.ackLocked()
 }
@@ -337,9 +345,6 @@ func (c *conn) creditLocked(h *head) bool {
 	clear(c.exposed[rest:])
 	c.exposed, c.unread = c.exposed[:rest], h.reads
 	c.flushLocked()
-	if c.wantsRoom && c.hasRoomLocked() {
-		c.port.markLocked(c)
-	}
 	return true
 }
 
@@ -430,6 +435,8 @@ func (c *conn) end(isFailure bool) (isFirst bool) {
 		}
 		return true
 	}
+	c.closeOpenLocked()
+	c.flushLocked()
 	var b [recordLen]byte
 	b[0] = recordEnd
 	binary.LittleEndian.PutUint32(b[1:], c.sent+uint32(len(c.queue)))

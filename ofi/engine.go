@@ -41,6 +41,8 @@ type engine struct {
 	frames  [256]subsys.Frame
 	header  subsys.Header // argument of Room; a local variable would be allocated each time
 	failure error         // of the completion queue
+	visits  []*conn       // port.dirty before, to be visited
+	spare   []*conn       // port.blocked before
 }
 
 // begin puts the port into the poller when the first connection is made.
@@ -222,16 +224,15 @@ func (p *port) progress() (frames int, again bool) {
 			p.completeLocked(&p.done[i])
 		}
 		p.postReceivesLocked()
-		blocked := p.blocked
-		p.blocked = nil
-		for _, c := range blocked {
-			c.isBlocked = false
+		p.blocked, p.spare = p.spare[:0], p.blocked
+		for i, c := range p.spare {
+			p.spare[i], c.isBlocked = nil, false
 			c.flushLocked()
 		}
-		dirty := p.dirty
-		p.dirty = nil
+		p.dirty, p.visits = p.visits[:0], p.dirty
 		p.mu.Unlock()
-		for _, c := range dirty {
+		for i, c := range p.visits {
+			p.visits[i] = nil
 			frames += p.visit(c)
 		}
 		if n == 0 {

@@ -9,7 +9,7 @@ package fabric
 const (
 	infoCaps, infoMode, infoAddrFormat                = 8, 16, 24
 	infoTx, infoRx, infoEp, infoDomain, infoFabric    = 72, 80, 88, 96, 104
-	txOrder, rxOrder, epType                          = 24, 24, 0
+	txOrder, txSize, rxOrder, rxSize, epType          = 24, 48, 24, 48, 0
 	domainKeySize, domainThreading, domainMRMode      = 40, 16, 36
 	fabricProvider                                    = 16
 	fidOps, opsClose, opsBind, opsControl             = 16, 8, 16, 24
@@ -52,6 +52,7 @@ const (
 	eagain          = 11
 	eavail          = 259
 	addrUnspecified = ^uint64(0)
+	queueSize       = 256 // operations of each direction in the endpoint's queues
 	mostName        = 256 // bytes of an endpoint's name
 )
 

@@ -31,12 +31,26 @@ var load = sync.OnceValues(func() (*library, error) {
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}
+	setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	for _, s := range settings {
+		name, value := cString(s.name), cString(s.value)
+		call(setenv, uintptr(unsafe.Pointer(&name[0])), uintptr(unsafe.Pointer(&value[0])), 0)
+	}
 	return l, nil
 })
 
+// settings are variables of the environment that libfabric reads. A program's own values stay.
+var settings = []struct{ name, value string }{
+	{"FI_OFI_RXM_MSG_RX_SIZE", "256"},      // else 4096 buffers of 16 KiB for each endpoint, which takes a second
+	{"FI_OFI_RXM_COMP_PER_PROGRESS", "16"}, // else a read of the completion queue handles one
+}
+
 // An Endpoint is a reliable, connectionless endpoint (FI_EP_RDM). One goroutine at a time calls
-// Poll and CanWait. No other call may be in progress or follow when Close is called. Any goroutine
-// may call the other methods.
+// Poll and CanWait, and one at a time Recv, Send and Read. Any goroutine may call the other methods.
+// When Close is called, no other call may be in progress or follow.
 type Endpoint struct {
 	lib                     *library
 	info, fabric, domain    uintptr
@@ -51,7 +65,9 @@ type Endpoint struct {
 	entries                 []cqEntry
 	failure                 *cqError
 	waitFIDs                []uintptr
-	arguments               [][]byte // of Open; see held
+	arguments               [][]byte  // of Open; see held
+	args                    []uintptr // of the call in progress of Recv, Send or Read
+	pollArgs                []uintptr // of the call in progress of Poll or CanWait
 }
 
 // held returns the address of b, which stays valid until the endpoint is closed.
@@ -128,6 +144,8 @@ func (e *Endpoint) find(provider, host string) error {
 	put[uint64](hints, infoMode, modeContext)
 	put[uint64](word(hints, infoTx), txOrder, orderSAS)
 	put[uint64](word(hints, infoRx), rxOrder, orderSAS)
+	put(word(hints, infoTx), txSize, uint64(queueSize))
+	put(word(hints, infoRx), rxSize, uint64(queueSize))
 	put[uint32](word(hints, infoEp), epType, typeRDM)
 	put[uint32](word(hints, infoDomain), domainThreading, threadSafe)
 	put[uint32](word(hints, infoDomain), domainMRMode, mrLocal|mrVirtAddr|mrAllocated|mrProvKey)
@@ -180,7 +198,8 @@ func (e *Endpoint) WaitFD() int { return e.wait }
 
 // CanWait reports whether the caller may wait for WaitFD now. If not, Poll has something to do.
 func (e *Endpoint) CanWait() bool {
-	return int32(call(e.trywait, e.fabric, uintptr(unsafe.Pointer(&e.waitFIDs[0])), 1)) == 0
+	e.pollArgs = append(e.pollArgs[:0], e.fabric, uintptr(unsafe.Pointer(&e.waitFIDs[0])), 1)
+	return int32(quick(e.trywait, e.pollArgs)) == 0
 }
 
 // IsSocketName reports whether names are socket addresses (struct sockaddr_in or sockaddr_in6).
@@ -233,18 +252,21 @@ func (e *Endpoint) Unregister(r *Region) { closeFID(r.fid) }
 // Recv gives the endpoint memory for one message. The memory, which is not Go's, must stay valid
 // until the completion of op. That holds for Send and Read too.
 func (e *Endpoint) Recv(op int, mem []byte, desc uintptr) error {
-	return e.begun("receive", call(e.recv, e.ep, uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), desc, uintptr(addrUnspecified), e.context(op)))
+	e.args = append(e.args[:0], e.ep, addressOf(mem), uintptr(len(mem)), desc, uintptr(addrUnspecified), e.context(op))
+	return e.begun("receive", quick(e.recv, e.args))
 }
 
 // Send sends a message.
 func (e *Endpoint) Send(op int, mem []byte, desc uintptr, to Address) error {
-	return e.begun("send", call(e.send, e.ep, uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), desc, uintptr(to), e.context(op)))
+	e.args = append(e.args[:0], e.ep, addressOf(mem), uintptr(len(mem)), desc, uintptr(to), e.context(op))
+	return e.begun("send", quick(e.send, e.args))
 }
 
 // Read reads len(mem) bytes at an address of a peer's region. The memory may be Go's if op's owner
 // keeps it alive.
 func (e *Endpoint) Read(op int, mem []byte, desc uintptr, from Address, at, key uint64) error {
-	return e.begun("read", call(e.read, e.ep, uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), desc, uintptr(from), uintptr(at), uintptr(key), e.context(op)))
+	e.args = append(e.args[:0], e.ep, addressOf(mem), uintptr(len(mem)), desc, uintptr(from), uintptr(at), uintptr(key), e.context(op))
+	return e.begun("read", quick(e.read, e.args))
 }
 
 func (e *Endpoint) begun(what string, result uintptr) error {
@@ -263,7 +285,8 @@ func (e *Endpoint) Poll(done []Completion) (int, error) {
 	if len(e.entries) < len(done) {
 		e.entries = make([]cqEntry, len(done))
 	}
-	n := int64(call(e.cqRead, e.cq, uintptr(unsafe.Pointer(&e.entries[0])), uintptr(len(done))))
+	e.pollArgs = append(e.pollArgs[:0], e.cq, uintptr(unsafe.Pointer(&e.entries[0])), uintptr(len(done)))
+	n := int64(quick(e.cqRead, e.pollArgs))
 	switch {
 	case n == -eagain:
 		return 0, nil

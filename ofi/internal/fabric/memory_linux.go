@@ -19,6 +19,14 @@ func call(f uintptr, args ...uintptr) uintptr {
 	return r
 }
 
+// quick is call without an allocation. The caller keeps alive and on the heap what args point to.
+func quick(f uintptr, args []uintptr) uintptr {
+	r, _, _ := purego.SyscallN(f, args...)
+	return r
+}
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
+
 // at returns a pointer into memory of the library.
 func at(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
