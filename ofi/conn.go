@@ -213,6 +213,7 @@ func (c *conn) addOneLocked(h *subsys.Header, data []byte, buf *buffers.Buffer) 
 		return err
 	}
 	c.exposed = append(c.exposed, buf)
+	p.exposed++
 	h.Put(b)
 	b[markAt] = byReading
 	binary.LittleEndian.PutUint64(b[subsys.HeaderLen:], at.Base+uint64(addressOf(data)-at.from))
@@ -341,6 +342,7 @@ func (c *conn) creditLocked(h *head) bool {
 		b.Release()
 		c.exposed[i] = nil
 	}
+	c.port.exposed -= int(reads)
 	rest := copy(c.exposed, c.exposed[reads:])
 	clear(c.exposed[rest:])
 	c.exposed, c.unread = c.exposed[:rest], h.reads
@@ -471,6 +473,7 @@ func (c *conn) forgetLocked() {
 
 // dropOutLocked releases what was not sent or not read. port.mu must be held.
 func (c *conn) dropOutLocked() {
+	c.port.exposed -= len(c.exposed)
 	for _, all := range []*[]*buffers.Buffer{&c.queue, &c.exposed} {
 		for _, b := range *all {
 			b.Release()

@@ -178,8 +178,12 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 	}
 	p.mu.Lock()
 	needsTimer := len(p.blocked) > 0 || p.ep.WaitFD() < 0 && len(p.conns) > 0
+	isBusy := len(p.free)+p.receives < len(p.ops) || p.exposed > 0
 	p.mu.Unlock()
 	if needsTimer {
+		if isBusy {
+			p.tick = firstTick
+		}
 		_ = unix.TimerfdSettime(p.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(p.tick))}, nil)
 		p.tick = min(2*p.tick, mostTick)
 	}

@@ -49,6 +49,7 @@ type port struct {
 	ops       []operation
 	free      []int   // unused ops
 	receives  int     // ops that receive
+	exposed   int     // payloads that peers have not read
 	dirty     []*conn // those that progress must look at; see conn.isDirty
 	blocked   []*conn // those for which the provider could take nothing; see conn.isBlocked
 	isStarved bool    // there was no memory to receive into
@@ -217,7 +218,7 @@ func (p *port) dial(ctx context.Context, host string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Now()) })
 	c, err := p.greets(nc.(*net.TCPConn))
 	if !stop() && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -34,7 +34,7 @@ func (c *conn) deliver() (frames int) {
 			return frames
 		}
 		m := &c.inbox[c.next%window]
-		isWaiting := c.isStarved || c.large.isReading
+		isWaiting := c.isStarved || c.large.isReading || c.isUnreadLocked()
 		err, isOver := c.endLocked(m.buf != nil, isWaiting)
 		p.mu.Unlock()
 		switch {
@@ -58,19 +58,18 @@ func (c *conn) deliver() (frames int) {
 }
 
 // endLocked reports whether the connection is to go down now, and why. hasMore reports whether
-// messages are there, and isWaiting whether they cannot be delivered now. port.mu must be held.
+// there are messages, and isWaiting whether they cannot be delivered now. port.mu must be held.
 func (c *conn) endLocked(hasMore, isWaiting bool) (err error, isOver bool) {
 	switch {
 	case errors.Is(c.cause, subsys.ErrProtocol):
 		return c.cause, true
-	case c.large.isThere && !c.large.isReading && !c.large.isRead && c.cause != nil:
-		return c.cause, true // the payload cannot be read
-	case c.isOver && c.large.isReading: // the peer ends only after it was read, unless it has died
+	case c.isUnreadLocked(): // the peer ends only after it was read, unless it has died
 	case hasMore || isWaiting:
 		return nil, false
 	case c.hasEnd && c.next == c.endSeq:
 		return subsys.ErrPeerClosed, true
-	case !c.isOver:
+	}
+	if !c.isOver {
 		return nil, false
 	}
 	// What the peer has sent before its end may still be in the provider.
@@ -86,6 +85,11 @@ func (c *conn) endLocked(hasMore, isWaiting bool) (err error, isOver bool) {
 		return fmt.Errorf("%w: %w", subsys.ErrPeerClosed, c.cause), true
 	}
 	return subsys.ErrPeerClosed, true
+}
+
+// isUnreadLocked reports whether the large payload cannot be read any more. port.mu must be held.
+func (c *conn) isUnreadLocked() bool {
+	return c.large.isThere && !c.large.isRead && (c.cause != nil || c.large.isReading && c.isOver)
 }
 
 // deliverSome delivers frames of m that are together, or begins or ends a read. It returns how many
