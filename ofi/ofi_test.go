@@ -39,10 +39,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// overEach runs a test over each provider that the machine has.
+// overEach runs a test over each provider that the machine has. With -short one stands for all.
 func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
+			if testing.Short() && provider != providers[0] {
+				t.Skip("with -short another provider stands for it")
+			}
 			pool := buffers.New()
 			defer pool.Close()
 			p, err := ofi.New(provider).Listen("", subsys.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler)})
@@ -56,16 +59,12 @@ func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 	}
 }
 
-// With -short one provider stands for all. One has the payload of 64 MiB, which over UDP may take
-// longer than the suite waits.
+// One provider has the payload of 64 MiB, which over UDP may take longer than the suite waits.
 //
 // Promise (Transports): Package `ofi`, a module of its own, has libfabric as a transport. It passes
 // the conformance suite over the providers `tcp;ofi_rxm`, `shm`, `sockets` and `udp;ofi_rxd`.
 func TestConformance(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
-		if testing.Short() && provider != providers[0] {
-			t.Skip("with -short one provider stands for all")
-		}
 		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider) }}
 		if provider != providers[0] {
 			o.Largest = 4 << 20
@@ -109,7 +108,7 @@ func TestKilledPeer(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
 		e := try.Get(listen(provider, false))(t)
 		defer func() { try.OK(t, e.close()) }()
-		for range 5 {
+		for range 3 {
 			cmd := subprocess.Self()
 			cmd.Env = append(os.Environ(), "ROCL_OFI_TO="+e.port.Addr(), "ROCL_OFI_PROVIDER="+provider)
 			p := try.Get(subprocess.Start(cmd))(t)
