@@ -17,10 +17,10 @@
 // # What is needed of a provider
 //
 // The provider has reliable endpoints without connections (FI_EP_RDM) that keep the order of
-// messages (FI_ORDER_SAS), and reads of remote memory (FI_RMA). These providers are tested: tcp;ofi_rxm,
-// shm, sockets and udp;ofi_rxd. Others, such as verbs;ofi_rxm, psm2, opx, efa and cxi, have never
-// been run. The modes of registration that they need are written: FI_MR_LOCAL, FI_MR_VIRT_ADDR,
-// FI_MR_ALLOCATED and FI_MR_PROV_KEY.
+// messages (FI_ORDER_SAS), and reads of remote memory (FI_RMA). These providers are tested:
+// tcp;ofi_rxm, shm, sockets and udp;ofi_rxd. Others, such as verbs;ofi_rxm, psm2, opx, efa and cxi,
+// have never been run. The modes of registration that they need are written: FI_MR_LOCAL,
+// FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
 //
 // # The parts
 //
@@ -53,8 +53,9 @@
 //
 // A payload above 8 KiB stays in the sender's memory (rendezvous). Its frame carries an address and
 // a key. When it is its turn, the receiver asks the sink for a buffer, and reads the payload into
-// it by fi_read. No processor copies it, if the network can do that. The sender's buffer is retained
-// until the receiver has acknowledged the read. 16 payloads of a connection may wait for that.
+// it by fi_read. No processor copies it, if the network can do that. The sender's buffer is
+// retained until the receiver has acknowledged the read. 16 payloads of a connection may wait for
+// that.
 //
 // The arenas of the context's pool are registered when the first connection is made, and later
 // ones when they are mapped ([buffers.Registrar]). A payload in other memory is copied first, as is
@@ -64,11 +65,11 @@
 //
 // # Security
 //
-// Messages and reads are not encrypted. In a cluster with a key, a context uses the transport within
-// its node only ([subsys.Unsealed]). A peer that has been sent one large payload can read the whole
-// arena in which it lies, until the arena is unmapped. Other arenas have other random keys, unless
-// the provider chooses keys. Who can reach the ports that libfabric opens can send garbage to
-// libfabric itself.
+// Messages and reads are not encrypted. In a cluster with a key, a context uses the transport
+// within its node only ([subsys.Unsealed]). A peer that has been sent one large payload can read
+// the whole arena in which it lies, until the arena is unmapped. Other arenas have other random
+// keys, unless the provider chooses keys. A process that can reach the ports that libfabric opens
+// can send garbage to libfabric itself.
 //
 // The name of a peer's endpoint is checked before it goes to libfabric, and the host in a socket
 // address is replaced by the peer's host on the TCP connection.
@@ -88,11 +89,11 @@
 //
 // # Waiting
 //
-// The completion queue is in the context's [subsys.Poller] by its descriptor (FI_WAIT_FD), and before
-// each sleep fi_trywait is asked. shm and udp;ofi_rxd have no such descriptor. Over these each Poll
-// reads the queue, and a sleep ends after 50 µs. While nothing comes and nothing is under way, the
-// next sleeps are twice as long each, up to 5 ms. A context without a connection sleeps without
-// bound. The timer also runs while the provider cannot take a message (FI_EAGAIN).
+// The completion queue is in the context's [subsys.Poller] by its descriptor (FI_WAIT_FD), and
+// before each sleep fi_trywait is asked. shm and udp;ofi_rxd have no such descriptor. Over these
+// each Poll reads the queue, and a sleep ends after 50 µs. While nothing comes and nothing is under
+// way, the next sleeps are twice as long each, up to 5 ms. A context without a connection sleeps
+// without bound. The timer also runs while the provider cannot take a message (FI_EAGAIN).
 //
 // # Faults
 //
@@ -109,6 +110,7 @@
 //
 // The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
 // (with tcp;ofi_rxm a socket). One payload of a connection is read at a time. libfabric takes about
-// half a second when it is loaded. The package sets two variables of the C environment that
-// libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
+// half a second when it is loaded, and ofi_rxm as long when the first message connects. The package
+// sets two variables of the C environment that libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and
+// FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
 package ofi

@@ -80,8 +80,8 @@ func (t transport) hostOf(addr string) (string, error) {
 	return u.Host, nil
 }
 
-// reaches reports whether an endpoint bound to the address own can reach host. One that is bound to
-// the loopback interface reaches only those that are bound to it too.
+// reaches reports whether an endpoint bound to the address own can reach host. An endpoint on the
+// loopback interface reaches only others on it.
 func reaches(own netip.Addr, host string) bool {
 	if own.IsUnspecified() {
 		return true

@@ -57,8 +57,8 @@ func (h *head) parse(b []byte) {
 //
 //	"rocl-ofi" | version u8 | bytes of the provider u8 | bytes of the name u16 | number u64 | provider | name
 //
-// The number is that of the connection in messages to this end. It is random: who does not know it
-// cannot send anything on the connection.
+// The number is that of the connection in messages to this end. It is random: a process that does
+// not know it cannot send on the connection.
 type hello struct {
 	provider string
 	name     []byte // of the endpoint

@@ -49,8 +49,8 @@ var settings = []struct{ name, value string }{
 }
 
 // An Endpoint is a reliable, connectionless endpoint (FI_EP_RDM). One goroutine at a time calls
-// Poll and CanWait, and one at a time Recv, Send and Read. Any goroutine may call the other methods.
-// When Close is called, no other call may be in progress or follow.
+// Poll and CanWait, and one at a time Recv, Send and Read. Any goroutine may call the other
+// methods. When Close is called, no other call may be in progress or follow.
 type Endpoint struct {
 	lib                     *library
 	info, fabric, domain    uintptr

@@ -10,8 +10,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// call calls a C function. A pointer to Go memory among args is converted in the argument itself, so
-// that the memory stays where it is until call returns.
+// call calls a C function. A pointer to Go memory among args is converted in the argument itself,
+// so that the memory stays where it is until call returns.
 //
 //go:uintptrescapes
 func call(f uintptr, args ...uintptr) uintptr {

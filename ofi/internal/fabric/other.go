@@ -14,17 +14,44 @@ func Open(provider, host string, ops int) (*Endpoint, error) {
 	return nil, fmt.Errorf("%w: the package knows libfabric on 64-bit x86 and ARM Linux only", ErrUnavailable)
 }
 
-func (*Endpoint) Name() []byte                                             { return nil }
-func (*Endpoint) WaitFD() int                                              { return -1 }
-func (*Endpoint) CanWait() bool                                            { return false }
-func (*Endpoint) IsSocketName() bool                                       { return false }
-func (*Endpoint) NeedsLocal() bool                                         { return false }
-func (*Endpoint) Insert([]byte) (Address, error)                           { return 0, ErrUnavailable }
-func (*Endpoint) Remove(Address)                                           {}
-func (*Endpoint) Register([]byte, uint64) (*Region, error)                 { return nil, ErrUnavailable }
-func (*Endpoint) Unregister(*Region)                                       {}
-func (*Endpoint) Recv(int, []byte, uintptr) error                          { return ErrUnavailable }
-func (*Endpoint) Send(int, []byte, uintptr, Address) error                 { return ErrUnavailable }
+// Name returns nothing: there is no endpoint.
+func (*Endpoint) Name() []byte { return nil }
+
+// WaitFD returns -1.
+func (*Endpoint) WaitFD() int { return -1 }
+
+// CanWait reports false.
+func (*Endpoint) CanWait() bool { return false }
+
+// IsSocketName reports false.
+func (*Endpoint) IsSocketName() bool { return false }
+
+// NeedsLocal reports false.
+func (*Endpoint) NeedsLocal() bool { return false }
+
+// Insert fails with ErrUnavailable.
+func (*Endpoint) Insert([]byte) (Address, error) { return 0, ErrUnavailable }
+
+// Remove does nothing.
+func (*Endpoint) Remove(Address) {}
+
+// Register fails with ErrUnavailable.
+func (*Endpoint) Register([]byte, uint64) (*Region, error) { return nil, ErrUnavailable }
+
+// Unregister does nothing.
+func (*Endpoint) Unregister(*Region) {}
+
+// Recv fails with ErrUnavailable.
+func (*Endpoint) Recv(int, []byte, uintptr) error { return ErrUnavailable }
+
+// Send fails with ErrUnavailable.
+func (*Endpoint) Send(int, []byte, uintptr, Address) error { return ErrUnavailable }
+
+// Read fails with ErrUnavailable.
 func (*Endpoint) Read(int, []byte, uintptr, Address, uint64, uint64) error { return ErrUnavailable }
-func (*Endpoint) Poll([]Completion) (int, error)                           { return 0, ErrUnavailable }
-func (*Endpoint) Close()                                                   {}
+
+// Poll fails with ErrUnavailable.
+func (*Endpoint) Poll([]Completion) (int, error) { return 0, ErrUnavailable }
+
+// Close does nothing.
+func (*Endpoint) Close() {}
