@@ -109,8 +109,9 @@
 // # Limits
 //
 // The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
-// (with tcp;ofi_rxm a socket). One payload of a connection is read at a time. libfabric takes about
-// half a second when it is loaded, and ofi_rxm as long when the first message connects. The package
-// sets two variables of the C environment that libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and
-// FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
+// (with tcp;ofi_rxm a socket). The provider shm keeps locks in memory that two processes share: a
+// process that is killed while it holds one may stop the other. One payload of a connection is read
+// at a time. libfabric takes about half a second when it is loaded, and ofi_rxm as long when the
+// first message connects. The package sets two variables of the C environment that libfabric reads,
+// FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
 package ofi

@@ -86,9 +86,6 @@ func (f *forger) raw(t *testing.T, n int) {
 
 // A peer that has made the handshake and then breaks the protocol ends its own connection. Messages
 // that belong to no connection are dropped.
-//
-// Promise (Transports): Over libfabric, a peer that breaks the protocol ends only its own
-// connection.
 func TestForgedMessages(t *testing.T) {
 	record := func(f func(*subsys.Header), more ...byte) []byte {
 		h := subsys.Header{Type: 16}

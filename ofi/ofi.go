@@ -81,13 +81,13 @@ func (t transport) hostOf(addr string) (string, error) {
 }
 
 // reaches reports whether an endpoint bound to the address own can reach host. An endpoint on the
-// loopback interface reaches only others on it.
-func reaches(own netip.Addr, host string) bool {
-	if own.IsUnspecified() {
-		return true
-	}
+// loopback interface reaches only others on it, and one of a local provider only this machine.
+func (t transport) reaches(own netip.Addr, host string) bool {
 	name, _, _ := net.SplitHostPort(host)
 	a, err := netip.ParseAddr(name)
 	isLoopback := name == "localhost" || err == nil && a.IsLoopback()
-	return own.IsLoopback() == isLoopback
+	if t.isLocal() {
+		return isLoopback || err == nil && a == own
+	}
+	return own.IsUnspecified() || own.IsLoopback() == isLoopback
 }

@@ -108,7 +108,7 @@ func (p *port) Addr() string { return p.name + "://" + p.ln.Addr().String() }
 // Reaches implements [subsys.Port].
 func (p *port) Reaches(addr string) bool {
 	host, err := p.hostOf(addr)
-	return err == nil && reaches(p.ip, host)
+	return err == nil && p.reaches(p.ip, host)
 }
 
 func (p *port) accept() {
