@@ -18,9 +18,9 @@
 //
 // The provider has reliable endpoints without connections (FI_EP_RDM) that keep the order of
 // messages (FI_ORDER_SAS), and reads of remote memory (FI_RMA). These providers are tested:
-// tcp;ofi_rxm, sockets and udp;ofi_rxd. With shm, libfabric 1.17 has crashed the process. Others, such as verbs;ofi_rxm, psm2, opx, efa and cxi,
-// have never been run. The modes of registration that they need are written: FI_MR_LOCAL,
-// FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
+// tcp;ofi_rxm, sockets and udp;ofi_rxd. With shm, libfabric 1.17 has crashed the process. Others,
+// such as verbs;ofi_rxm, psm2, opx, efa and cxi, have never been run. The modes of registration
+// that they need are written: FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
 //
 // # The parts
 //
