@@ -135,13 +135,14 @@ func (p *Ports) Addrs() (all []string) {
 }
 
 // checkListen checks the addresses of WithListen. A transport of the context must listen at each.
-// If the terms demand sealing, no TCP address may be reachable for other nodes.
+// If the terms demand sealing, other nodes must not reach an address of a transport that does not
+// seal.
 func (cfg *Config) checkListen(t *directory.Terms, sealer subsys.Transport) error {
 	for _, u := range cfg.Listen {
 		if !slices.ContainsFunc(cfg.withSealer(sealer), func(t subsys.Transport) bool { return strings.HasPrefix(u, t.Name()+"://") }) {
 			return fmt.Errorf("%w: %q: no transport of this context listens there", subsys.ErrAddress, u)
 		}
-		if t.Sealed && strings.HasPrefix(u, "tcp://") && !isLoopback(u) {
+		if name, _, _ := strings.Cut(u, "://"); t.Sealed && cfg.isUnsealed(name) && !isLoopback(u) {
 			return fmt.Errorf("%w: %q: %w: listen at tls://, or let the context choose", subsys.ErrAddress, u, errBare)
 		}
 	}
@@ -160,8 +161,8 @@ func isLoopback(addr string) bool {
 // Usable returns the addresses of the context peer that are usable from here. On another
 // machine a loopback address would mean that machine, so loopback addresses of other nodes are left
 // out. They stay if the cluster's own address is on the loopback interface, because then all nodes
-// are on one machine. In a cluster with a key, TCP addresses of other nodes are left out whatever
-// the peer claims: nothing goes to another node unencrypted.
+// are on one machine. In a cluster with a key, addresses of other nodes for transports that do not
+// seal are left out whatever the peer claims: nothing goes to another node unencrypted.
 func (p *Ports) Usable(peer resource.GID, urls []string) []string {
 	if peer.Node() == p.self.Node() {
 		return urls
@@ -173,7 +174,7 @@ func (p *Ports) Usable(peer resource.GID, urls []string) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(urls), func(s string) bool {
 		u, err := url.Parse(s)
-		return err == nil && (apart && isHere(u.Hostname()) || t.Sealed && u.Scheme == "tcp")
+		return err == nil && (apart && isHere(u.Hostname()) || t.Sealed && p.cfg.isUnsealed(u.Scheme))
 	})
 }
 

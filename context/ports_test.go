@@ -3,6 +3,7 @@
 package context
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -70,17 +71,39 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// In a cluster with a key, a context listens for other nodes only over transports that seal.
+func TestListenUnsealed(t *testing.T) {
+	cfg := Defaults()
+	cfg.Transports = append(cfg.Transports, unsealed{})
+	for at, isRefused := range map[string]bool{"clear://10.0.0.7:1": true, "tcp://10.0.0.7:1": true, "clear://127.0.0.1:1": false, "tls://10.0.0.7:1": false} {
+		cfg.Listen = []string{at}
+		err := cfg.checkListen(&directory.Terms{Member: true, Host: "10.0.0.7", Sealed: true}, tls.New(nil))
+		if errors.Is(err, errBare) != isRefused {
+			t.Errorf("%s: %v", at, err)
+		}
+		if err := cfg.checkListen(&directory.Terms{Member: true, Host: "10.0.0.7"}, tls.New(nil)); err != nil {
+			t.Errorf("%s without a key: %v", at, err)
+		}
+	}
+}
+
+// An unsealed is a transport that does not seal and is not TCP.
+type unsealed struct{ subsys.Transport }
+
+func (unsealed) Name() string { return "clear" }
+func (unsealed) Unsealed()    {}
+
 // A context does not dial loopback addresses of another node, unless the whole cluster is on the
 // loopback interface. It dials those of its own node. In a cluster with a key it dials another node
 // only over transports that seal.
 func TestForeignLoopback(t *testing.T) {
 	s := directory.NewServer()
-	c := newBare(t, s)
-	all := []string{"inproc://x/1", "tcp://127.0.0.1:5", "tcp://[::1]:5", "tcp://localhost:5", "tcp://[::]:5", "tcp://0.0.0.0:5", "tls://127.3.3.3:5", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
-	far := []string{"inproc://x/1", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
+	c := newBare(t, s, over(inproc.NewNetwork().Transport(), unsealed{inproc.NewNetwork().Transport()}))
+	all := []string{"clear://10.0.0.8:7", "inproc://x/1", "tcp://127.0.0.1:5", "tcp://[::1]:5", "tcp://localhost:5", "tcp://[::]:5", "tcp://0.0.0.0:5", "tls://127.3.3.3:5", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
+	far := []string{"clear://10.0.0.8:7", "inproc://x/1", "tcp://10.0.0.8:5", "tls://[fd00::8]:6", "%"}
 	same, other := resource.MakeGID(c.targets.self.Node(), 77, 0), resource.MakeGID(c.targets.self.Node()^1, 77, 0)
 	bare := func(in []string) []string {
-		return slices.DeleteFunc(slices.Clone(in), func(s string) bool { return strings.HasPrefix(s, "tcp:") })
+		return slices.DeleteFunc(slices.Clone(in), func(s string) bool { return strings.HasPrefix(s, "tcp:") || strings.HasPrefix(s, "clear:") })
 	}
 	for host, want := range map[string][]string{"": all, "127.0.0.1": all, "10.0.0.7": far, "fd00::7": far} {
 		for _, sealed := range []bool{false, true} {

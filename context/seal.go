@@ -17,7 +17,7 @@ import (
 //
 // Cause: `WithListen("tcp://…")` in a cluster with a key. Remedy: listen at `tls://`, or let the
 // context choose.
-var errBare = errors.New("the cluster seals traffic between nodes, and TCP does not seal")
+var errBare = errors.New("the cluster seals traffic between nodes, and the transport does not seal")
 
 // keySet has the keys from which a sealer makes its certificates.
 type keySet interface {
@@ -68,9 +68,19 @@ func (cfg *Config) withSealer(sealer subsys.Transport) []subsys.Transport {
 	return slices.Insert(slices.Clone(cfg.Transports), at+1, sealer)
 }
 
-// checkSealed refuses TCP links with contexts of other nodes, whichever side dials.
+// isUnsealed reports whether a transport of the context does not encrypt what it carries to other
+// machines.
+func (cfg *Config) isUnsealed(transport string) bool {
+	return transport == "tcp" || slices.ContainsFunc(cfg.Transports, func(t subsys.Transport) bool {
+		_, is := t.(subsys.Unsealed)
+		return is && t.Name() == transport
+	})
+}
+
+// checkSealed refuses links over transports that do not seal with contexts of other nodes,
+// whichever side dials.
 func (p *Ports) checkSealed(peer resource.GID, transport string) error {
-	if transport == "tcp" && peer.Node() != p.self.Node() {
+	if p.cfg.isUnsealed(transport) && peer.Node() != p.self.Node() {
 		return errBare
 	}
 	return nil

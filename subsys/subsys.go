@@ -47,6 +47,13 @@ type Transport interface {
 	Listen(addr string, cfg Config) (Port, error)
 }
 
+// An Unsealed is a Transport that reaches other machines and does not encrypt what it carries. In a
+// cluster with a key, a context uses it only within its own node.
+type Unsealed interface {
+	Transport
+	Unsealed()
+}
+
 // Config is what a context gives to each of its ports.
 type Config struct {
 	Pool   *buffers.Pool     // memory for received payloads

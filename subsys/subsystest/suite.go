@@ -28,6 +28,9 @@ type Options struct {
 	// Allocs is how many allocations a small frame may cost. A transport that needs any explains
 	// why where it sets this field.
 	Allocs float64
+	// Largest limits the payloads of the suite, in bytes, for a transport that is slow. 0 means 64
+	// MiB.
+	Largest int
 	// Bubble runs each test in a bubble of testing/synctest. Nothing of the transport may wait for
 	// the kernel then.
 	Bubble bool
@@ -169,8 +172,8 @@ func bothDirections(t *testing.T, o Options, d harness.Drive) {
 func large(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
 	sizes := []int{1 << 20, 1<<20 + 1, 3 << 20}
-	if !testing.Short() {
-		sizes = append(sizes, 64<<20)
+	if largest := 64 << 20; !testing.Short() && (o.Largest == 0 || o.Largest >= largest) {
+		sizes = append(sizes, largest)
 	}
 	for i, size := range sizes {
 		b := a.buffer(size, uint64(2*i))

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ofi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rocl-go/rocl/ofi/internal/fabric"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkRoundTrip measures a payload there and back between two endpoints of this process, each
+// polled by a goroutine: over the transport, and beside it over the bare endpoints. The bare loop
+// sends the payload as one message.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, provider := range []string{"tcp;ofi_rxm", "shm"} {
+		for _, size := range []int{64, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/%d/bare", provider, size), func(b *testing.B) { bareTrip(b, provider, size) })
+			b.Run(fmt.Sprintf("%s/%d/transport", provider, size), func(b *testing.B) { trip(b, provider, size) })
+		}
+	}
+}
+
+func bareTrip(b *testing.B, provider string, size int) {
+	host := "127.0.0.1"
+	if provider == "shm" {
+		host = ""
+	}
+	var e [2]*fabric.Endpoint
+	var at [2]fabric.Address
+	var mem [2][]byte
+	for i := range e {
+		var err error
+		if e[i], err = fabric.Open(provider, host, 16); errors.Is(err, fabric.ErrUnavailable) {
+			b.Skip(err)
+		} else if err != nil {
+			b.Fatal(err)
+		}
+		defer e[i].Close()
+		if mem[i], err = unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+			b.Fatal(err)
+		}
+		defer unix.Munmap(mem[i])
+	}
+	for i := range e {
+		var err error
+		if at[i], err = e[i].Insert(e[1-i].Name()); err != nil {
+			b.Fatal(err)
+		}
+		if err := e[i].Recv(0, mem[i][:size], 0); err != nil {
+			b.Fatal(err)
+		}
+	}
+	poll := func(i int, done func(op int)) {
+		var c [8]fabric.Completion
+		n, err := e[i].Poll(c[:])
+		if err != nil {
+			b.Error(err)
+		}
+		for _, c := range c[:n] {
+			if c.Err != nil {
+				b.Error(c.Err)
+			}
+			done(c.Op)
+		}
+		if n == 0 {
+			runtime.Gosched()
+		}
+	}
+	send := func(i int) {
+		for e[i].Send(1, mem[i][size:], 0, at[i]) == fabric.ErrAgain {
+			poll(i, func(int) {})
+		}
+	}
+	var stops atomic.Bool
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for !stops.Load() {
+			poll(1, func(op int) {
+				if op == 0 {
+					_ = e[1].Recv(0, mem[1][:size], 0)
+					send(1)
+				}
+			})
+		}
+	}()
+	once := func() {
+		send(0)
+		for isBack := false; !isBack; {
+			poll(0, func(op int) { isBack = isBack || op == 0 })
+		}
+		_ = e[0].Recv(0, mem[0][:size], 0)
+	}
+	for once(); b.Loop(); { // the first connects
+		once()
+	}
+	stops.Store(true)
+	<-stopped
+}
+
+func trip(b *testing.B, provider string, size int) {
+	var e [2]*end
+	for i := range e {
+		var err error
+		if e[i], err = listen(provider, true); errors.Is(err, subsys.ErrUnavailable) {
+			b.Skip(err)
+		} else if err != nil {
+			b.Fatal(err)
+		}
+		defer func() {
+			if err := e[i].close(); err != nil {
+				b.Error(err)
+			}
+		}()
+	}
+	back := make(chan struct{}, 1)
+	near := newSink()
+	near.onFrames = func([]subsys.Frame) { back <- struct{}{} }
+	frame := func(e *end) []subsys.Frame {
+		buf := must(e.pool.Get(size))
+		return []subsys.Frame{{Header: subsys.Header{Type: 16, Len: uint32(size)}, Data: buf.Bytes(), Buf: buf}}
+	}
+	out, echo := frame(e[0]), frame(e[1])
+	defer out[0].Buf.Release()
+	defer echo[0].Buf.Release()
+	e[1].onAccept = func(c subsys.Conn, s *sink) { s.onFrames = func([]subsys.Frame) { must(c.Send(echo)) } }
+	c := must(e[0].port.Dial(context.Background(), e[1].port.Addr(), near))
+	c.Start()
+	b.ReportAllocs()
+	once := func() {
+		must(c.Send(out))
+		for isBack := false; !isBack; {
+			select {
+			case <-back:
+				isBack = true
+			default:
+				runtime.Gosched()
+			}
+		}
+	}
+	for once(); b.Loop(); {
+		once()
+	}
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ofi_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/subprocess"
+	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/ofi"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/subsystest"
+	"go.uber.org/goleak"
+)
+
+// providers are those that need no hardware. shm is left out: libfabric 1.17 has crashed in it once.
+var providers = []string{"tcp;ofi_rxm", "sockets", "udp;ofi_rxd"}
+
+func TestMain(m *testing.M) {
+	if to := os.Getenv("ROCL_OFI_TO"); to != "" {
+		send(os.Getenv("ROCL_OFI_PROVIDER"), to)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// overEach runs a test over each provider that the machine has. With -short one stands for all.
+func overEach(t *testing.T, f func(t *testing.T, provider string)) {
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			if testing.Short() && provider != providers[0] {
+				t.Skip("with -short another provider stands for it")
+			}
+			pool := buffers.New()
+			defer pool.Close()
+			p, err := ofi.New(provider).Listen("", subsys.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler)})
+			if errors.Is(err, subsys.ErrUnavailable) {
+				t.Skip(err)
+			}
+			try.OK(t, err)
+			try.OK(t, p.Close())
+			f(t, provider)
+		})
+	}
+}
+
+// One provider has the payload of 64 MiB, which over UDP may take longer than the suite waits.
+//
+// Promise (Transports): Package `ofi`, over libfabric, passes the conformance suite with the
+// providers `tcp;ofi_rxm`, `sockets` and `udp;ofi_rxd`.
+func TestConformance(t *testing.T) {
+	overEach(t, func(t *testing.T, provider string) {
+		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider) }}
+		if provider != providers[0] {
+			o.Largest = 4 << 20
+		}
+		subsystest.Test(t, o)
+	})
+}
+
+// Two contexts that have no other transport exchange messages in messages of the provider, and
+// large ones by reads.
+func TestContexts(t *testing.T) {
+	overEach(t, func(t *testing.T, provider string) {
+		ctx := eventually.Context(t)
+		tr := ofi.New(provider)
+		opts := []rocl.Option{rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithTransports(tr)}
+		a, b := try.Get(rocl.Open(ctx, opts...))(t), try.Get(rocl.Open(ctx, opts...))(t)
+		defer func() { try.Check(t, errors.Join(a.Close(), b.Close())) }()
+		from, to := try.Get(a.Register(ctx, nil))(t), try.Get(b.Register(ctx, nil))(t)
+		for i, size := range []int{0, 1, 5000, 100_000, 1 << 20, 7} {
+			want := bytes.Repeat([]byte{byte(i + 1)}, size)
+			try.OK(t, from.SendBytes(ctx, to.ID(), uint64(i), want))
+			m := try.Get(to.Recv(ctx))(t)
+			if m.Tag() != uint64(i) || !bytes.Equal(m.Bytes(), want) {
+				t.Errorf("%d bytes came as %d with tag %d", size, len(m.Bytes()), m.Tag())
+			}
+			m.Release()
+		}
+		for _, r := range a.Routes() {
+			if r.Transport != tr.Name() {
+				t.Errorf("a message went over %q", r.Transport)
+			}
+		}
+	})
+}
+
+// A peer that is killed at any moment, also while its memory is read, ends the connection, after
+// what came from it is delivered. A peer that is stopped takes no more, and goes on later.
+func TestKilledPeer(t *testing.T) {
+	overEach(t, func(t *testing.T, provider string) {
+		if provider == "shm" {
+			t.Skip("libfabric's locks are in memory that both processes share, and a killed process may hold one")
+		}
+		e := try.Get(listen(provider, false))(t)
+		defer func() { try.OK(t, e.close()) }()
+		for i := range 3 {
+			cmd := subprocess.Self()
+			cmd.Env = append(os.Environ(), "ROCL_OFI_TO="+e.port.Addr(), "ROCL_OFI_PROVIDER="+provider)
+			p := try.Get(subprocess.Start(cmd))(t)
+			s := eventually.Value(t, "a connection", e.accepted)
+			eventually.True(t, "frames", func() bool { return s.frames.Load() > 50 })
+			if i == 0 {
+				p.Signal(syscall.SIGSTOP)
+				fs := []subsys.Frame{{Header: subsys.Header{Type: 16, Len: 1000}, Data: make([]byte, 1000)}}
+				eventually.True(t, "the connection is full", func() bool { return try.Get(s.conn.Send(fs))(t) == 0 })
+				p.Signal(syscall.SIGCONT)
+				eventually.Value(t, "Writable of a peer that goes on", s.writable)
+			}
+			p.Kill()
+			try.Fails(eventually.Value(t, "the end", s.down))(t, subsys.ErrPeerClosed)
+		}
+	})
+}
+
+// What is no greeting of the transport, or that of another provider, is refused, and does not
+// affect other connections.
+func TestStrangers(t *testing.T) {
+	overEach(t, func(t *testing.T, provider string) {
+		e := try.Get(listen(provider, false))(t)
+		defer func() { try.OK(t, e.close()) }()
+		near := newSink()
+		c := try.Get(e.port.Dial(eventually.Context(t), e.port.Addr(), near))(t)
+		far := eventually.Value(t, "a connection", e.accepted)
+		c.Start()
+		for _, bad := range []string{"GET / HTTP/1.1\r\n\r\n", strings.Repeat("\x00", 1000), "rocl-ofi\x01\xff\xff\xff" + strings.Repeat("x", 2000),
+			"rocl-ofi\x01\x04\x10\x0012345678none" + strings.Repeat("\x02", 16), "rocl-ofi\x02\x00\x00\x0012345678"} {
+			nc := try.Get(net.Dial("tcp", strings.TrimPrefix(e.port.Addr(), ofi.New(provider).Name()+"://")))(t)
+			_, _ = nc.Write([]byte(bad))
+			try.OK(t, nc.SetDeadline(time.Now().Add(20*time.Second)))
+			if n, err := nc.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%.20q was answered: %v", bad, err)
+			}
+			nc.Close()
+		}
+		if n := try.Get(c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16}}}))(t); n != 1 {
+			t.Fatal("the connection is full")
+		}
+		eventually.True(t, "the frame", func() bool { return far.frames.Load() == 1 })
+		try.OK(t, c.Close())
+		eventually.Value(t, "the end", far.down)
+		if len(e.accepted) > 0 {
+			t.Error("a stranger was accepted")
+		}
+	})
+}
+
+func TestUnavailable(t *testing.T) {
+	try.Fails(ofi.New("nonesuch").Listen("", subsys.Config{}))(t, subsys.ErrUnavailable)
+}
+
+// An end is a port with what it needs of a context.
+type end struct {
+	port     subsys.Port
+	pool     *buffers.Pool
+	count    subsys.Counters
+	accepted chan *sink
+	onAccept func(subsys.Conn, *sink) // if not nil
+
+	progress sync.Mutex
+	poller   *subsys.Poller
+	stops    atomic.Bool
+	stopped  chan struct{}
+}
+
+// listen opens a port, whose progress goroutine polls or sleeps.
+func listen(provider string, polls bool) (*end, error) {
+	e := &end{pool: buffers.New(), accepted: make(chan *sink, 16), stopped: make(chan struct{})}
+	var err error
+	if e.poller, err = subsys.NewPoller(&e.count); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(e.stopped)
+		var never atomic.Uint32
+		for !e.stops.Load() {
+			e.progress.Lock()
+			if polls {
+				e.poller.Poll()
+			} else {
+				e.poller.Sleep(time.Millisecond, &never)
+			}
+			e.progress.Unlock()
+			if polls {
+				runtime.Gosched()
+			}
+		}
+	}()
+	e.port, err = ofi.New(provider).Listen("", subsys.Config{
+		Pool: e.pool, Poller: func() *subsys.Poller { return e.poller }, Logger: slog.New(slog.DiscardHandler), Count: &e.count, Progress: &e.progress,
+		Accept: func(c subsys.Conn) subsys.Sink {
+			s := newSink()
+			s.conn = c
+			if e.onAccept != nil {
+				e.onAccept(c, s)
+			}
+			e.accepted <- s
+			return s
+		},
+	})
+	return e, err
+}
+
+// close reports what is left in the poller or in the pool.
+func (e *end) close() error {
+	err := e.port.Close()
+	e.stops.Store(true)
+	<-e.stopped
+	if n := e.poller.Len(); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d sources are left", n))
+	}
+	e.poller.EndPark()
+	e.poller.Close()
+	return errors.Join(err, e.pool.Close())
+}
+
+// A sink counts frames.
+type sink struct {
+	conn     subsys.Conn // of an accepted connection
+	frames   atomic.Int64
+	onFrames func([]subsys.Frame) // if not nil
+	down     chan error
+	writable chan struct{}
+}
+
+func newSink() *sink { return &sink{down: make(chan error, 1), writable: make(chan struct{}, 1)} }
+
+func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	s.frames.Add(int64(len(fs)))
+	if s.onFrames != nil {
+		s.onFrames(fs)
+	}
+	return nil
+}
+
+func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	return room.Get(int(h.Len))
+}
+
+var room = buffers.New()
+
+func (s *sink) Writable(subsys.Conn) {
+	select {
+	case s.writable <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sink) Down(_ subsys.Conn, err error) { s.down <- err }
+
+// send sends frames, small and large, until the process is killed.
+func send(provider, to string) {
+	e := must(listen(provider, false))
+	s := newSink()
+	c := must(e.port.Dial(context.Background(), to, s))
+	c.Start()
+	small, large := must(e.pool.Get(100)), must(e.pool.Get(300_000))
+	for i := 0; ; i++ {
+		b := small
+		if i%3 == 0 {
+			b = large
+		}
+		if must(c.Send([]subsys.Frame{{Header: subsys.Header{Type: 16, Len: uint32(b.Len())}, Data: b.Bytes(), Buf: b}})) == 0 {
+			<-s.writable
+		}
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	return v
+}
