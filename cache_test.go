@@ -134,8 +134,8 @@ func TestContextEnds(t *testing.T) {
 // Both caches are wrong about a resource. The first use notices that: its message arrives or is
 // reported, and the next message arrives.
 //
-// Promise (Delivery): A wrong entry in a cache of a context is corrected at its first use and loses
-// no message without a report. See also TestStaleAddresses.
+// A wrong entry in a cache of a context is corrected at its first use and loses no message without
+// a report. See also TestStaleAddresses.
 func TestStaleOwner(t *testing.T) {
 	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
 		reported := make(reports, 10)

@@ -23,8 +23,8 @@ func timed(after *[]time.Duration) Part[int, None] {
 	})
 }
 
-// Promise (Dataflow): A batch leaves when it has its number of items, when its first item has
-// waited for the delay, by Flush, and at the end of the stream.
+// A batch leaves when it has its number of items, when its first item has waited for the delay, by
+// Flush, and at the end of the stream.
 func TestBatchLeaves(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {

@@ -253,8 +253,8 @@ func (s *summing) InputEnded(context.Context, int, bool, Out[None]) error {
 	return nil
 }
 
-// Promise (Dataflow): Many small items pass mailboxes of the least size, and TCP receive buffers of
-// the least size, also through a group in the middle.
+// Many small items pass mailboxes of the least size, and TCP receive buffers of the least size,
+// also through a group in the middle.
 func TestSmallBuffers(t *testing.T) {
 	narrow := relay.New(tcp.New(), func(net.Conn) func(to, from net.Conn) {
 		return func(to, from net.Conn) {
@@ -306,8 +306,8 @@ func runThree(ctx context.Context, g *Graph, open func() *rocl.Context) map[stri
 	return errs
 }
 
-// Promise (Dataflow): When the disk of a sink is full, the error of its write is the error of each
-// group, and names the sink.
+// When the disk of a sink is full, the error of its write is the error of each group, and names the
+// sink.
 func TestFullDisk(t *testing.T) {
 	disk, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -363,8 +363,8 @@ func TestCutOff(t *testing.T) {
 	wantRunError(t, err2, "G1", "", ErrLost)
 }
 
-// Promise (Dataflow): Groups that are connected both ways end, however often they run (topologies
-// 7 and 26 to 28, which hung at FastFlow's exit).
+// Groups that are connected both ways end, however often they run (topologies 7 and 26 to 28, which
+// hung at FastFlow's exit).
 func TestExits(t *testing.T) {
 	for i := range times(3, 100) {
 		for _, to := range topologies {

@@ -350,8 +350,7 @@ func TestTwoRuns(t *testing.T) {
 	})
 }
 
-// Promise (Dataflow): A group of a run is in one process: a second one is refused, and the first is
-// not disturbed.
+// A group of a run is in one process: a second one is refused, and the first is not disturbed.
 func TestGroupTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := rocltest.Cluster(t, 1)
@@ -439,8 +438,8 @@ func TestScatter(t *testing.T) {
 	}
 }
 
-// Promise (Dataflow): With OnDemand, consumers get items in proportion to their speed under any
-// cut, and a farm has done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
+// With OnDemand, consumers get items in proportion to their speed under any cut, and a farm has
+// done all within 10 % of the ideal time (topologies demand 1 and 2, perf H).
 func TestOnDemand(t *testing.T) {
 	cuts := map[string]func(w *world){
 		"whole": func(w *world) { w.cut = nil },

@@ -245,8 +245,8 @@ func messagesOf(t *testing.T, o ...RunOption) (got []string) {
 	return got
 }
 
-// Promise (Dataflow): Without a tracer, messages between groups are the same as ever. With one, a
-// further message goes before the batch with a sampled item.
+// Without a tracer, messages between groups are the same as ever. With one, a further message goes
+// before the batch with a sampled item.
 func TestTraceMessages(t *testing.T) {
 	plain := []string{
 		"1 0004000000000000",

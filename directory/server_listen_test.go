@@ -233,8 +233,8 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 // With the runtime directory full, one server can follow another any number of times. Labels that
 // cannot be stored are reported. Only the first identity of a node needs space.
 //
-// Promise (Directory): With a full runtime directory, servers still follow each other. A limit of
-// file sizes causes an error that names the file. See also TestFileSizeLimit.
+// With a full runtime directory, servers still follow each other. A limit of file sizes causes an
+// error that names the file. See also TestFileSizeLimit.
 func TestFullRuntimeDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount a file system")

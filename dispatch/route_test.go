@@ -173,8 +173,8 @@ func TestPortLater(t *testing.T) {
 
 // Two contexts with different preferences leave a link where it is.
 //
-// Promise (Transports): Contexts that prefer different transports do not move a link back and
-// forth, and avoid a transport that breaks at once. See also TestShunned.
+// Contexts that prefer different transports do not move a link back and forth, and avoid a
+// transport that breaks at once. See also TestShunned.
 func TestTastesDiffer(t *testing.T) {
 	w := newWorld()
 	a, b := w.node(t, 1, tcp.New()), w.node(t, 2, tcp.New())

@@ -35,8 +35,8 @@ const met = 5 * time.Second
 // hold a name. The newer one is told within 5 s after the fault, and the older one's number grows.
 // See also TestCut, TestHeldNameCut.
 //
-// Promise (Package election): The number of a holder is above that of each holder whose term it has
-// waited for, also where the clocks of machines differ.
+// The number of a holder is above that of each holder whose term it has waited for, also where the
+// clocks of machines differ.
 func TestFaults(t *testing.T) {
 	for i := range *seeds {
 		t.Run(fmt.Sprint(*first+i), func(t *testing.T) {

@@ -135,8 +135,8 @@ func TestEnd(t *testing.T) {
 	try.Fails(empty.Await(ended, live.Turn()))(t, cause)
 }
 
-// Promise (Package live): With `Least`, requests in flight count: eight requests at once over four
-// equal members go 2, 2, 2, 2.
+// With `Least`, requests in flight count: eight requests at once over four equal members go 2, 2,
+// 2, 2.
 func TestLeastSpreads(t *testing.T) {
 	c := rocltest.Cluster(t, 1).Open(0)
 	for range 4 {

@@ -142,8 +142,8 @@ func TestTwoWayTurns(t *testing.T) {
 	try.Equal(t, n, 1000)
 }
 
-// Promise (Package rpc): A caller's stream of arguments is ahead of a handler that does not read by
-// at most three batches of 256.
+// A caller's stream of arguments is ahead of a handler that does not read by at most three batches
+// of 256.
 func TestClientStreamCredit(t *testing.T) {
 	bubble(t, func(t *testing.T, home, other *rocl.Context) {
 		reads, release := make(chan struct{}), make(chan struct{})

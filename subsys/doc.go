@@ -84,7 +84,8 @@
 //     register it as a [Source] of Config.Poller, and if it has memory to look at, as a [Ring]: then
 //     the goroutine that waits for a message fetches it itself, which saves a switch of goroutines.
 //  5. The end: once, behind all that has come, and never after Close. Close closes, Down reports.
-//  6. [Prober] and [Streamer] if its connections cross a network, Unsealed if others can read it there.
+//  6. [Prober] and [Streamer] if its connections cross a network, and [Unsealed] if others can read
+//     it there.
 //
 // Run the conformance suite (subsystest.Test) from the second step on. It says which part of the
 // contract is broken. At last give the transport to a context by rocl.WithTransports.

@@ -155,7 +155,7 @@ func TestBillOfMaterials(t *testing.T) {
 
 // In another folder the same source gives the same bytes.
 //
-// Promise (Source tree): Release archives are reproducible: another folder gives the same bytes.
+// Release archives are reproducible: another folder gives the same bytes.
 func TestReproducible(t *testing.T) {
 	dir, other := packages(t), t.TempDir()
 	text := try.Get(exec.Command("git", "log", "-1", "--format=%ct").Output())(t)

@@ -149,8 +149,8 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// Promise (Package work): Tasks that were quick and become slow go from the worker that has them to
-// one that has nothing to do.
+// Tasks that were quick and become slow go from the worker that has them to one that has nothing to
+// do.
 func TestRecall(t *testing.T) {
 	inBubble(t, func(b bench) {
 		slow := func(_ context.Context, n int) (int, error) {

@@ -201,10 +201,10 @@ func waits(r *observe.Resource) string {
 	if r.Silent > 0 {
 		all = append(all, "silent for "+length(r.Silent))
 	}
-	if n := len(r.Senders); n > 0 {
+	if n := r.SendersWaiting(); n > 0 {
 		all = append(all, plural(n, "sender waits", "senders wait")+" for room")
 	}
-	if n := len(r.Waits); n > 0 {
+	if n := r.ReceivesWaiting(); n > 0 {
 		w := &r.Waits[0]
 		what := ""
 		if len(w.Tags) > 0 {

@@ -90,8 +90,8 @@ func TestReplyIsPrinted(t *testing.T) {
 
 // A served command that fails gives the caller an error, and the server goes on.
 //
-// Promise (Commands): `rocl call` has an exit code of its own if the served command fails, and an
-// error if the server ends or is silent. See also TestServedOutputStaysOpen.
+// `rocl call` has an exit code of its own if the served command fails, and an error if the server
+// ends or is silent. See also TestServedOutputStaysOpen.
 func TestServedCommandFails(t *testing.T) {
 	sock := node(t)
 	s, id := serve(t, sock, "read s; echo no such thing >&2; exit $s", "name=there")

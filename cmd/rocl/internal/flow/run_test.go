@@ -260,8 +260,8 @@ func TestRunShows(t *testing.T) {
 	b.has(&b.err, `groups: no group has the name "d"`)
 }
 
-// Promise (Dataflow): The first group that fails ends the others, and is shown last, also if others
-// have heard of the failure and end before.
+// The first group that fails ends the others, and is shown last, also if others have heard of the
+// failure and end before.
 func TestRunFails(t *testing.T) {
 	for _, c := range []struct{ how, last, says string }{
 		{"fail", `rocl: group "b" failed: exit code 1`, "group b: stage stage: the stage is broken"},
