@@ -30,7 +30,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// providers are those that need no hardware. shm is left out: libfabric 1.17 has crashed in it once.
+// providers are those that need no hardware. shm is left out: libfabric 1.17 has crashed in it
+// once.
 var providers = []string{"tcp;ofi_rxm", "sockets", "udp;ofi_rxd"}
 
 func TestMain(m *testing.M) {

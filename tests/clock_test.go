@@ -32,8 +32,8 @@ var wallClockIs = map[string]int{
 	"tpvm/stream.go":                              1, // a read deadline that has passed
 	"dispatch/outage.go":                          2, // durations, in texts
 	"election/claim.go":                           1, // a fencing number after all processes have ended; while one lives, order needs no clock
-	"internal/observe/gather.go":                  1, // times that a recording tells, for a person
-	"internal/observe/waits.go":                   2, // durations, in texts
+	"internal/display/clean.go":                   1, // times that other processes tell, for a person
+	"internal/display/display.go":                 1, // a duration, as text
 	"directory/cluster/status.go":                 2, // the clocks of members, which are compared for a person
 	"subsys/tls/secrets.go":                       3, // the validity of certificates made of a secret: for ever
 }
