@@ -297,14 +297,15 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 }
 
+// The log is JSON unless it is told to be text, and durations have units in both.
 func TestLogger(t *testing.T) {
 	for format, json := range map[string]bool{"": true, "json": true, "text": false} { // the output is not a terminal here
 		var b bytes.Buffer
 		s := &config{format: setting{value: format}, level: slog.LevelWarn}
 		log := s.logger(&b, &control{levels: loglevel.New(s.level), recent: new(recent)})
 		log.Info("quiet")
-		log.Warn("loud")
-		if b.Len() == 0 || strings.Contains(b.String(), "quiet") || (b.Bytes()[0] == '{') != json {
+		log.Warn("loud", "for", 1500*time.Millisecond)
+		if b.Len() == 0 || strings.Contains(b.String(), "quiet") || (b.Bytes()[0] == '{') != json || !strings.Contains(b.String(), "1.5s") {
 			t.Errorf("format %q: %q", format, b.String())
 		}
 	}
