@@ -136,7 +136,9 @@ func TestRefusedIsLimited(t *testing.T) {
 	const flood = 100
 	for range flood {
 		nc := try.Get(net.Dial("tcp", b.Addr().String()))(t)
-		nc.Close() // closed before it has shown that it is a member
+		try.Get(nc.Write(append([]byte{largeByte}, make([]byte, 1<<10)...)))(t) // which no member would send
+		_, _ = nc.Read(make([]byte, 1))                                         // until it is refused
+		nc.Close()
 	}
 	e := hostile(t)
 	junk := append([]byte{magic, kindHello}, make([]byte, 60)...)
