@@ -5,7 +5,7 @@ packages_version = $(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' internal/
 test:    ; go test work
 race:    ; go test -race work
 repeat:  ; .ci/repeat 30 # the whole suite, thirty times, beside busy loops: hours
-long:    ; go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40 && go test -run 'TestLargeBesideLittleMemory|TestAbandonedCalls' ./tests -long-memory && go test -timeout 60m -run TestBrowserHour ./cmd/dirserver -long
+long:    ; go test ./ofi -long && go test -timeout 60m -run 'CutAnywhere|TestCallKilledAnywhere' ./dispatch -long && go test -timeout 60m ./bulk -long && go test -run TestManyMonitors ./dispatch -monitors 1000000 && go test -run TestSession ./dispatch/internal/session -rapid.checks=20000 && go test -run TestCrowd ./tests -crowd.processes 40 && go test -run 'TestLargeBesideLittleMemory|TestAbandonedCalls' ./tests -long-memory && go test -timeout 60m -run TestBrowserHour ./cmd/dirserver -long
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=5 -parallel 1 -timeout 1h -run 'TestDeath|TestLoss|TestPartition/halves|TestProcessDeathSeen' -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables

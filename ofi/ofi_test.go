@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -34,6 +35,8 @@ import (
 // once.
 var providers = []string{"tcp;ofi_rxm", "sockets", "udp;ofi_rxd"}
 
+var long = flag.Bool("long", false, "run the tests over each provider")
+
 func TestMain(m *testing.M) {
 	if to := os.Getenv("ROCL_OFI_TO"); to != "" {
 		send(os.Getenv("ROCL_OFI_PROVIDER"), to)
@@ -41,12 +44,17 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// overEach runs a test over each provider that the machine has. With -short one stands for all.
+// overEach runs a test over each provider that the machine has. Without -long one stands for all:
+// the first with -short, as beside the race detector, and otherwise the second.
 func overEach(t *testing.T, f func(t *testing.T, provider string)) {
+	one := providers[1]
+	if testing.Short() {
+		one = providers[0]
+	}
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
-			if testing.Short() && provider != providers[0] {
-				t.Skip("with -short another provider stands for it")
+			if !*long && provider != one {
+				t.Skip("make long tests it")
 			}
 			pool := buffers.New()
 			defer pool.Close()
