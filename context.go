@@ -89,12 +89,11 @@ func Open(ctx context.Context, opts ...Option) (*Context, error) {
 	apply(&cfg, opts)
 	logs := logqueue.New(cfg.Logger)
 	cfg.Logger = logs.Logger()
-	c, err := open(ctx, &cfg)
+	c, err := open(ctx, &cfg, logs)
 	if err != nil {
 		logs.Drain(ctx)
 		return nil, fmt.Errorf("rocl: open a context: %w", err)
 	}
-	c.logs = logs
 	return c, nil
 }
 
@@ -107,8 +106,9 @@ func apply[C any, O ~func(*C)](cfg *C, opts []O) {
 	}
 }
 
-// open opens a context with the given configuration.
-func open(ctx context.Context, cfg *config) (*Context, error) {
+// open opens a context with the given configuration, whose log lines go through logs. Other contexts
+// may ask it questions before open returns.
+func open(ctx context.Context, cfg *config, logs *logqueue.Queue) (*Context, error) {
 	rules, err := cfg.Check()
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func open(ctx context.Context, cfg *config) (*Context, error) {
 		cfg.Memory = max(cfg.Memory, leastMemory)
 		bopts = append(bopts, buffers.WithLimit(cfg.Memory))
 	}
-	c := &Context{cfg: *cfg, self: client.Self(), life: icontext.NewLifetime(), pool: buffers.New(bopts...), closed: make(chan struct{}), opened: time.Now()}
+	c := &Context{cfg: *cfg, self: client.Self(), life: icontext.NewLifetime(), pool: buffers.New(bopts...), logs: logs, closed: make(chan struct{}), opened: time.Now()}
 	c.dir = icontext.NewDirectory(client, c.life)
 	c.ports = icontext.NewPorts(&c.cfg, c.self, client, termsChanged)
 	c.targets = icontext.NewTargets(c.dir, rules, c.ports.Usable)

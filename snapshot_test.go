@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -185,6 +186,35 @@ func TestSnapshotsFit(t *testing.T) {
 			t.Fatalf("the context number %d of the summary is %v", i, c.Context)
 		}
 	}
+}
+
+// A context may be asked as soon as it is registered, before Open has returned.
+func TestAskedWhileItOpens(t *testing.T) {
+	const n = 20
+	eachTransport(t, func(t *testing.T, open func(...rocl.Option) *rocl.Context) {
+		looker := open()
+		ctx := eventually.Context(t)
+		var asker sync.WaitGroup
+		defer asker.Wait()
+		asker.Go(func() {
+			seen := map[rocl.GID]bool{looker.ID(): true}
+			for len(seen) < n+1 {
+				for f, err := range looker.FindAll(ctx, rocl.Match{rocl.AttrKind: "context"}) {
+					if err == nil && !seen[f.ID] {
+						seen[f.ID] = true
+						_, err = looker.SnapshotOf(ctx, f.ID)
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+		for range n {
+			open()
+		}
+	})
 }
 
 // Promise (Observing): A context or a node that lies gives its asker an error, or values that do no
