@@ -168,13 +168,10 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 	}
 	q.sent += c
 	r.n.Store(n + 1)
-	q.mu.Unlock()
-	if !q.isNews.Load() && q.isNews.CompareAndSwap(false, true) {
-		q.next = m.news.Load()
-		for !m.news.CompareAndSwap(q.next, q) {
-			q.next = m.news.Load()
-		}
+	if !q.isNews.Load() {
+		q.listLocked()
 	}
+	q.mu.Unlock()
 	if m.isAwaited() {
 		m.mu.Lock()
 		m.storeQueuesLocked()
@@ -183,6 +180,17 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 		runtime.Gosched()
 	}
 	return true
+}
+
+// listLocked puts the queue into the mailbox's news. The next sender finds it there: what that one
+// sends by the mailbox's lock comes behind what is in the queue. mu must be held.
+func (q *localQueue) listLocked() {
+	q.isNews.Store(true)
+	news := &q.f.mb.news
+	q.next = news.Load()
+	for !news.CompareAndSwap(q.next, q) {
+		q.next = news.Load()
+	}
 }
 
 // makesWayLocked reports whether the sender that has begun a run is to let other goroutines run: it

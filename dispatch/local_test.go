@@ -262,3 +262,39 @@ func TestSenderMakesWay(t *testing.T) {
 	}
 	receiving.Wait()
 }
+
+// Messages of each goroutine keep their order where several goroutines send by one flow to a
+// receiver that waits again and again. A goroutine may stand still at any instruction: one that has
+// listed the queue only half must not let another one overtake itself.
+func TestLocalOrderOfSenders(t *testing.T) {
+	const senders, messages = 4, 50_000
+	w, near := newWorld(), inproc.NewNetwork().Transport()
+	m := box(t, w.node(t, 1, near), 1, 0)
+	f := flow(t, w.node(t, 2, near), m)
+	ctx := soon(t)
+	var p [64]byte
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	for s := range senders {
+		sending.Go(func() {
+			for i := range messages {
+				if err := f.SendBytes(ctx, uint32(s), uint64(i), p[:]); err != nil {
+					t.Errorf("message %d of sender %d: %v", i, s, err)
+					return
+				}
+			}
+		})
+	}
+	var next [senders]uint64
+	isWrong := false
+	for range senders * messages {
+		msg := try.Get(m.Recv(ctx))(t)
+		s := msg.From().Serial()
+		if msg.Tag() != next[s] && !isWrong {
+			t.Errorf("message %d of sender %d came in place of %d", msg.Tag(), s, next[s])
+			isWrong = true
+		}
+		next[s]++
+		msg.Release()
+	}
+}

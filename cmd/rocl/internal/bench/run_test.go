@@ -72,6 +72,7 @@ func TestSmoke(t *testing.T) {
 		"rtt --count 3 --rounds 1 --size 70000 --poll adaptive",
 		"rate --count 1000 --rounds 1 --transport shm --receive messages --senders 2",
 		"rate --count 1000 --rounds 2 --transport inproc --procs 1",
+		"rate --count 200000 --rounds 3 --transport inproc --senders 4", // in order, which the receiver checks
 		"tpvm --count 40 --rounds 1",
 	} {
 		t.Run(name, func(t *testing.T) {
