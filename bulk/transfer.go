@@ -180,7 +180,12 @@ func (mv *move) request(at, n int64) request {
 func (ep *Endpoint) runTransfer(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
-	if one := ep.inPlace(want, mv); one != nil {
+	if one, cut := ep.oneSided(ctx, want, mv); one != nil {
+		done, err = ep.each(ctx, mv, 0, ep.cfg.inPlace, cut, one)
+		if !errors.Is(err, errElsewhere) {
+			return done, err
+		}
+	} else if one := ep.inPlace(want, mv); one != nil {
 		done, err = ep.each(ctx, mv, 0, min(ep.cfg.inPlace, rocl.MaxMessage-inPlaceLeast), mv.inPlacePieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err

@@ -65,6 +65,8 @@ const (
 	tagPull   = 0x42554c4b_00000005 // Pull, also of the rest after tagLocate has failed; the bytes, or the first of them
 	tagOffer  = 0x42554c4b_00000006 // Push of offerLeast bytes over a stream; a request instead of the bytes, by which the origin fetches them
 	tagFetch  = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
+	tagExport = 0x42554c4b_00000008 // before one-sided transfers; the keys of the handle's bytes: see export
+	tagRecall = 0x42554c4b_00000009 // of the origin to a target, when a region is revoked; empty when the target uses the keys no more
 )
 
 // partLeast is how many bytes the reply to a read has at least, unless it has all of them. An error
