@@ -95,7 +95,7 @@ func (d *Dispatcher) IsOneSided(peer resource.GID) bool {
 
 // oneSided returns a connection with a context that is one-sided and suits, or nil.
 func (d *Dispatcher) oneSided(peer resource.GID, suits func(subsys.OneSided) bool) subsys.OneSided {
-	for _, l := range d.lanes(peer) {
+	for _, l := range d.lanes(peer.Context()) {
 		l.mu.Lock()
 		c := l.conn
 		l.mu.Unlock()
