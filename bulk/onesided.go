@@ -261,7 +261,9 @@ func (ep *Endpoint) oneSided(ctx context.Context, want Rights, mv *move) (pieceF
 			err = parts[i].Write(ctx, off, local...)
 		}
 		if err != nil && ctx.Err() == nil {
-			ep.sources.fail(key)
+			if !errors.Is(err, rocl.ErrLimit) {
+				ep.sources.fail(key)
+			}
 			err = fmt.Errorf("%w: %w", errElsewhere, err)
 		}
 		return err

@@ -18,8 +18,8 @@ import (
 // no goroutine of that context's program takes part. The transport of a connection does it
 // ([subsys.OneSided]). Keys travel in messages of the program.
 const (
-	remotePiece = 128 << 10 // bytes that one operation moves through a buffer
-	remoteDepth = 4         // such operations of one Read or Write that are in progress at a time
+	remotePiece = 1 << 20 // bytes that one operation moves through a buffer
+	remoteDepth = 2       // such operations of one Read or Write that are in progress at a time
 )
 
 // An ExposedMemory is memory of this process that other contexts read and write. Any goroutine may
@@ -132,11 +132,17 @@ func (d *Dispatcher) RemoteMemory(peer resource.GID, key []byte) (*RemoteMemory,
 // have been written to dst; none are after it has returned. When ctx ends, it returns the cause at
 // once. Without a one-sided connection its error matches errors.ErrUnsupported, and after Close
 // ErrClosed. A connection that breaks is an error.
+//
+// If ctx never ends (its Done is nil), the transport writes to a single slice itself. Otherwise the
+// bytes are copied once, because no transport can be stopped at once. In the first case Read waits
+// until the transport has given up a peer out of reach, which may take minutes.
 func (m *RemoteMemory) Read(ctx context.Context, off int64, dst ...[]byte) error {
+	read := func(a *access, c subsys.OneSided, key []byte) error { return c.ReadMemory(a.mem, key, a.off, a.done) }
+	if ctx.Done() == nil && len(dst) == 1 && len(dst[0]) > 0 {
+		return m.wrap("read", m.directly(ctx, off, dst[0], read))
+	}
 	dst = slices.Clone(dst)
-	return m.inPieces(ctx, off, total(dst), func(a *access, c subsys.OneSided, key []byte) error {
-		return c.ReadMemory(a.buf, key, a.off, a.done)
-	}, func(p []byte) {
+	return m.inPieces(ctx, off, total(dst), read, func(p []byte) {
 		for len(p) > 0 {
 			n := copy(dst[0], p)
 			if dst[0], p = dst[0][n:], p[n:]; len(dst[0]) == 0 {
@@ -151,23 +157,18 @@ func (m *RemoteMemory) Read(ctx context.Context, off int64, dst ...[]byte) error
 // Otherwise it is as Read. If ctx ends, bytes of src that are being sent may be read later.
 func (m *RemoteMemory) Write(ctx context.Context, off int64, src ...[]byte) error {
 	write := func(a *access, c subsys.OneSided, key []byte) error {
-		p := a.mem
 		if a.buf != nil {
-			for p = a.buf.Bytes()[:0]; len(p) < a.buf.Len(); {
-				n := copy(a.buf.Bytes()[len(p):], src[0])
-				if p, src[0] = p[:len(p)+n], src[0][n:]; len(src[0]) == 0 {
+			for p := a.mem; len(p) > 0; {
+				n := copy(p, src[0])
+				if p, src[0] = p[n:], src[0][n:]; len(src[0]) == 0 {
 					src = src[1:]
 				}
 			}
 		}
-		return c.WriteMemory(p, key, a.off, a.done)
+		return c.WriteMemory(a.mem, key, a.off, a.done)
 	}
 	if len(src) == 1 && len(src[0]) > 0 {
-		a, err := m.start(&access{m: m, off: uint64(off), mem: src[0]}, write)
-		if err == nil {
-			err = a.wait(ctx)
-		}
-		return m.wrap("write", err)
+		return m.wrap("write", m.directly(ctx, off, src[0], write))
 	}
 	src = slices.Clone(src)
 	return m.inPieces(ctx, off, total(src), write, func([]byte) {})
@@ -193,8 +194,8 @@ type access struct {
 	m   *RemoteMemory
 	w   *waiter
 	off uint64
-	buf *buffers.Buffer // local memory
-	mem []byte          // in place of buf, memory of the program
+	mem []byte          // local memory
+	buf *buffers.Buffer // which has mem; nil: the program has it
 	err error           // valid when w has fired
 }
 
@@ -224,8 +225,12 @@ func (m *RemoteMemory) start(a *access, begin beginFunc) (*access, error) {
 		return nil, ErrClosed
 	}
 	a.w = m.d.waiter()
+	if a.buf != nil {
+		a.buf.Retain()
+	}
 	if err := begin(a, c, key); err != nil {
 		m.d.doneWaiting(a.w)
+		a.free()
 		m.end()
 		return nil, err
 	}
@@ -235,8 +240,25 @@ func (m *RemoteMemory) start(a *access, begin beginFunc) (*access, error) {
 // done is called when the operation has ended.
 func (a *access) done(err error) {
 	a.err = err
+	a.free()
 	a.m.end()
 	a.w.Fire()
+}
+
+// free releases the operation's reference to buf.
+func (a *access) free() {
+	if a.buf != nil {
+		a.buf.Release()
+	}
+}
+
+// directly moves the bytes of memory of the program in one operation.
+func (m *RemoteMemory) directly(ctx context.Context, off int64, mem []byte, begin beginFunc) error {
+	a, err := m.start(&access{m: m, off: uint64(off), mem: mem}, begin)
+	if err == nil {
+		err = a.wait(ctx)
+	}
+	return err
 }
 
 // wait waits until the operation has ended, or ctx ends.
@@ -264,30 +286,32 @@ func (m *RemoteMemory) inPieces(ctx context.Context, off, n int64, begin beginFu
 	var under []*access // the oldest first
 	defer func() {
 		for _, a := range under {
-			a.buf.Release() // the connection has another reference
+			a.free() // done releases another reference
 		}
 		err = m.wrap("access", err)
 	}()
 	for at := int64(0); at < n || len(under) > 0; {
 		if at < n && len(under) < remoteDepth {
 			b, err := m.d.cfg.Pool.GetWithin(ctx, int(min(n-at, remotePiece)))
-			if err != nil {
+			if err == nil {
+				var a *access
+				if a, err = m.start(&access{m: m, off: uint64(off + at), mem: b.Bytes(), buf: b}, begin); err != nil {
+					b.Release()
+					return err
+				}
+				under = append(under, a)
+				at += int64(b.Len())
+				continue
+			}
+			if len(under) == 0 {
 				return err
 			}
-			a, err := m.start(&access{m: m, off: uint64(off + at), buf: b}, begin)
-			if err != nil {
-				b.Release()
-				return err
-			}
-			under = append(under, a)
-			at += int64(b.Len())
-			continue
 		}
 		if err := under[0].wait(ctx); err != nil {
 			return err
 		}
-		took(under[0].buf.Bytes())
-		under[0].buf.Release()
+		took(under[0].mem)
+		under[0].free()
 		under = under[1:]
 	}
 	return nil

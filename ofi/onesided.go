@@ -93,39 +93,40 @@ func (x *exposure) Close() {
 	}
 }
 
-// A remote is a read or write of a peer's memory. The caller of ReadMemory or WriteMemory gives mem.
+// A remote is a read or write of a peer's memory.
 type remote struct {
 	conn    *conn
 	kind    opKind          // opRemoteRead or opRemoteWrite
-	buf     *buffers.Buffer // which has mem; nil if that is the program's
-	mem     []byte
+	local   []byte          // memory of the caller
+	mem     []byte          // local, or of buf
+	buf     *buffers.Buffer // if the provider needs registered memory, and local is not
 	at, key uint64
 	done    func(error)
 }
 
 // ReadMemory implements [subsys.OneSided].
-func (c *conn) ReadMemory(dst *buffers.Buffer, key []byte, off uint64, done func(error)) error {
-	return c.access(&remote{conn: c, kind: opRemoteRead, buf: dst.Retain(), mem: dst.Bytes(), done: done}, key, off)
+func (c *conn) ReadMemory(dst, key []byte, off uint64, done func(error)) error {
+	return c.access(&remote{conn: c, kind: opRemoteRead, local: dst, done: done}, key, off)
 }
 
 // WriteMemory implements [subsys.OneSided].
 func (c *conn) WriteMemory(src, key []byte, off uint64, done func(error)) error {
-	r := &remote{conn: c, kind: opRemoteWrite, mem: src, done: done}
-	if _, isRegistered := c.port.memory.desc(src); !isRegistered {
-		var err error
-		if r.buf, err = c.port.own.Get(len(src)); err != nil {
-			return c.sendError(err)
-		}
-		r.mem = r.buf.Bytes()
-		copy(r.mem, src)
-	}
-	return c.access(r, key, off)
+	return c.access(&remote{conn: c, kind: opRemoteWrite, local: src, done: done}, key, off)
 }
 
 // access begins r with the memory that a key names, or lets it wait. If it fails, done is not
 // called.
 func (c *conn) access(r *remote, key []byte, off uint64) (err error) {
 	p := c.port
+	r.mem = r.local
+	if _, isRegistered := p.memory.desc(r.mem); !isRegistered {
+		if r.buf, err = p.own.Get(len(r.local)); err != nil {
+			return c.sendError(err)
+		}
+		if r.mem = r.buf.Bytes(); r.kind == opRemoteWrite {
+			copy(r.mem, r.local)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer func() {
@@ -160,6 +161,9 @@ func (r *remote) free() {
 
 // end ends r. port.mu must be held, or the port stopped.
 func (r *remote) end(err error) {
+	if r.buf != nil && r.kind == opRemoteRead && err == nil {
+		copy(r.local, r.mem)
+	}
 	r.free()
 	r.done(err)
 }

@@ -16,10 +16,10 @@ import (
 )
 
 // endpoints returns the endpoints of two contexts that have no other transport.
-func endpoints(t testing.TB, provider string) (origin, target *bulk.Endpoint) {
+func endpoints(t testing.TB, provider string, more ...rocl.Option) (origin, target *bulk.Endpoint) {
 	t.Helper()
 	ctx := eventually.Context(t)
-	opts := []rocl.Option{rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithTransports(ofi.New(provider))}
+	opts := append(more, rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithTransports(ofi.New(provider)))
 	var eps [2]*bulk.Endpoint
 	for i := range eps {
 		c := try.Get(rocl.Open(ctx, opts...))(t)

@@ -2,8 +2,6 @@
 
 package subsys
 
-import "github.com/rocl-go/rocl/buffers"
-
 // MostKey is the size in bytes of the longest key of an [Exposure].
 const MostKey = 64
 
@@ -45,16 +43,15 @@ type Exposure interface {
 //
 // Both methods begin an operation, and do not wait. They fail for a key that is not of the port at
 // the other end, or bytes beyond its memory. If they return nil, done is called once when the
-// operation has ended, after Close of the connection too: then nothing uses the local memory any
-// more. The progress goroutine or Port.Close calls done, perhaps with locks held, so done must not
+// operation has ended, after Close of the connection too. Until then the local memory, which need
+// not be of Config.Pool, stays valid, and only the transport uses it. The progress goroutine or Port.Close calls done, perhaps with locks held, so done must not
 // wait or call the port or its connections. An error given to done means that any of the bytes may
 // have been copied. An operation that fails may end the connection.
 type OneSided interface {
 	Conn
-	// ReadMemory fills dst, which is a buffer of Config.Pool, with what lies at off in the memory of
-	// the key.
-	ReadMemory(dst *buffers.Buffer, key []byte, off uint64, done func(error)) error
-	// WriteMemory writes src, which must not change meanwhile, to the memory of the key at off. When
-	// done gets nil, the peer's program can read the bytes.
+	// ReadMemory fills dst with what lies at off in the memory of the key.
+	ReadMemory(dst, key []byte, off uint64, done func(error)) error
+	// WriteMemory writes src to the memory of the key at off. When done gets nil, the peer's program
+	// can read the bytes.
 	WriteMemory(src, key []byte, off uint64, done func(error)) error
 }
