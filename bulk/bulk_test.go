@@ -27,6 +27,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
 func TestMain(m *testing.M) {
@@ -67,6 +68,18 @@ func endpoint(t testing.TB, c *rocl.Context, opts ...bulk.Option) side {
 // transports are the ways between two endpoints. With "self" both are the same.
 var transports = map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}}
 
+// simulated returns the options of two contexts on hosts of a network in memory, over which each
+// accesses memory of the other itself. The network is returned too.
+func simulated() (n *simnet.Network, opts [2]rocl.Option) {
+	n = simnet.New(1)
+	for i := range opts {
+		opts[i] = simulatedOn(n.AddHost(""))
+	}
+	return n, opts
+}
+
+func simulatedOn(h *simnet.Host) rocl.Option { return rocl.WithTransports(h.Start().Transport()) }
+
 // overEach runs f with an origin and a target over each transport.
 func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
 	for name, tr := range transports {
@@ -80,6 +93,11 @@ func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...b
 			f(t, origin, endpoint(t, cl.Open(0, tr...), opts...))
 		})
 	}
+	t.Run("sim", func(t *testing.T) {
+		cl := rocltest.Cluster(t, 1)
+		_, tr := simulated()
+		f(t, endpoint(t, cl.Open(0, tr[0]), opts...), endpoint(t, cl.Open(0, tr[1]), opts...))
+	})
 }
 
 func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Region {

@@ -197,15 +197,7 @@ func (r *Region) awaitRecall(ctx context.Context) error {
 type sources struct {
 	mu       sync.Mutex
 	isClosed bool
-	all      map[sourceKey]*source
-}
-
-// A sourceKey names a handle. With another key or range the origin might refuse it.
-type sourceKey struct {
-	origin rocl.GID
-	region uint64
-	key    [keyLen]byte
-	step   step
+	all      map[Handle]*source
 }
 
 // A source is what this endpoint knows of a handle. sources.mu guards it.
@@ -229,8 +221,7 @@ func (ep *Endpoint) oneSided(ctx context.Context, want Rights, mv *move) (pieceF
 	if mv.h.origin.Context() == ep.ID().Context() || !ep.c.IsOneSided(mv.h.origin) {
 		return nil, nil
 	}
-	key := sourceKey{mv.h.origin, mv.h.region, mv.h.key, mv.h.last()}
-	parts := ep.partsOf(ctx, mv, key)
+	parts := ep.partsOf(ctx, mv)
 	if parts == nil {
 		return nil, nil
 	}
@@ -262,7 +253,7 @@ func (ep *Endpoint) oneSided(ctx context.Context, want Rights, mv *move) (pieceF
 		}
 		if err != nil && ctx.Err() == nil {
 			if !errors.Is(err, rocl.ErrLimit) {
-				ep.sources.fail(key)
+				ep.sources.fail(mv.h)
 			}
 			err = fmt.Errorf("%w: %w", errElsewhere, err)
 		}
@@ -271,8 +262,8 @@ func (ep *Endpoint) oneSided(ctx context.Context, want Rights, mv *move) (pieceF
 }
 
 // partsOf returns the segments of a transfer's handle, or nil if they are not accessed directly now.
-func (ep *Endpoint) partsOf(ctx context.Context, mv *move, key sourceKey) []remotePart {
-	s := ep.sources.use(key)
+func (ep *Endpoint) partsOf(ctx context.Context, mv *move) []remotePart {
+	s := ep.sources.use(mv.h)
 	ep.sources.mu.Lock()
 	parts := s.parts
 	asks := parts == nil && !s.isAsking && !s.isRefused && (s.isUsed || mv.n >= exportLeast)
@@ -283,13 +274,13 @@ func (ep *Endpoint) partsOf(ctx context.Context, mv *move, key sourceKey) []remo
 		return nil
 	}
 	if asks {
-		return ep.askParts(ctx, mv.h, key, s)
+		return ep.askParts(ctx, mv.h, s)
 	}
 	return parts
 }
 
 // askParts asks the origin for the keys of a handle's bytes.
-func (ep *Endpoint) askParts(ctx context.Context, h *Handle, key sourceKey, s *source) []remotePart {
+func (ep *Endpoint) askParts(ctx context.Context, h *Handle, s *source) []remotePart {
 	m, err := ep.ask(ctx, h.origin, tagExport, nil, request{Handle: rawHandle(*h)})
 	var parts []remotePart
 	if err == nil {
@@ -303,7 +294,7 @@ func (ep *Endpoint) askParts(ctx context.Context, h *Handle, key sourceKey, s *s
 		s.isRefused = errors.Is(err, errElsewhere) || errors.Is(err, errProtocol)
 		return nil
 	}
-	if ep.sources.all[key] == s { // else it was recalled, or this endpoint is closed
+	if ep.sources.all[*h] == s { // else it was recalled, or this endpoint is closed
 		s.parts = parts
 	}
 	return s.parts
@@ -338,10 +329,10 @@ func (ep *Endpoint) parseParts(h *Handle, p []byte) (parts []remotePart, err err
 
 // use returns what is known of a handle. If there are too many, it forgets others that are not used
 // now.
-func (s *sources) use(key sourceKey) *source {
+func (s *sources) use(h *Handle) *source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.all[key]; x != nil {
+	if x := s.all[*h]; x != nil {
 		return x
 	}
 	for k, x := range s.all {
@@ -355,9 +346,9 @@ func (s *sources) use(key sourceKey) *source {
 	x := new(source)
 	if len(s.all) < sourcesMost && !s.isClosed {
 		if s.all == nil {
-			s.all = map[sourceKey]*source{}
+			s.all = map[Handle]*source{}
 		}
-		s.all[key] = x
+		s.all[*h] = x
 	} else {
 		x.isRefused = true
 	}
@@ -365,16 +356,16 @@ func (s *sources) use(key sourceKey) *source {
 }
 
 // fail makes transfers with a handle use messages for a while.
-func (s *sources) fail(key sourceKey) {
+func (s *sources) fail(h *Handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.all[key]; x != nil {
+	if x := s.all[*h]; x != nil {
 		x.pause = time.Now().Add(sourcePause)
 	}
 }
 
 // take forgets the handles that is reports, and returns their memory.
-func (s *sources) take(is func(sourceKey) bool) (all []remotePart) {
+func (s *sources) take(is func(Handle) bool) (all []remotePart) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k, x := range s.all {
@@ -402,7 +393,7 @@ func (s *sources) close(ctx context.Context) error {
 	s.mu.Lock()
 	s.isClosed = true
 	s.mu.Unlock()
-	return closeAll(ctx, s.take(func(sourceKey) bool { return true }))
+	return closeAll(ctx, s.take(func(Handle) bool { return true }))
 }
 
 // recalled stops the direct access to a region of another endpoint: see answer.
@@ -410,7 +401,7 @@ func (ep *Endpoint) recalled(m *rocl.Message, q *request) error {
 	if q.Handle.origin != m.From() {
 		return errProtocol
 	}
-	parts := ep.sources.take(func(k sourceKey) bool { return k.origin == q.Handle.origin && k.region == q.Handle.region })
+	parts := ep.sources.take(func(h Handle) bool { return h.origin == q.Handle.origin && h.region == q.Handle.region })
 	ep.server.Go(func() {
 		if err := closeAll(ep.life, parts); err != nil {
 			ep.served(m) // this endpoint has ended
