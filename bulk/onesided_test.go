@@ -8,6 +8,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -15,11 +16,18 @@ import (
 	"github.com/rocl-go/rocl/subsys/simnet"
 )
 
-// pair returns an origin and a target whose transport is one-sided.
-func pair(t *testing.T) (n *simnet.Network, origin, target side) {
-	cl := rocltest.Cluster(t, 1)
-	n, tr := simulated()
-	return n, endpoint(t, cl.Open(0, tr[0])), endpoint(t, cl.Open(0, tr[1]))
+// pair returns an origin and a target on two hosts of a network in memory, whose transport is
+// one-sided.
+func pair(t *testing.T, opts ...bulk.Option) (breakAll func(), origin, target side) {
+	cl, n := rocltest.Cluster(t, 1), simnet.New(1)
+	var hosts [2]*simnet.Host
+	var sides [2]side
+	for i := range sides {
+		hosts[i] = n.AddHost("")
+		sides[i] = endpoint(t, cl.Open(0, rocl.WithTransports(hosts[i].Start().Transport())), opts...)
+	}
+	breakAll = func() { n.Break(hosts[0], hosts[1], 0); n.Break(hosts[1], hosts[0], 0) }
+	return breakAll, sides[0], sides[1]
 }
 
 // accessed makes transfers with h until the target accesses the memory itself.
@@ -108,18 +116,14 @@ func TestRevokeOneSided(t *testing.T) {
 
 // A connection that breaks lets transfers go on by messages.
 func TestOneSidedBroken(t *testing.T) {
-	cl := rocltest.Cluster(t, 1)
-	n := simnet.New(1)
-	hosts := [2]*simnet.Host{n.AddHost(""), n.AddHost("")}
-	origin := endpoint(t, cl.Open(0, simulatedOn(hosts[0])))
-	target := endpoint(t, cl.Open(0, simulatedOn(hosts[1])))
+	breakAll, origin, target := pair(t)
 	mem := counting(1 << 20)
 	r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 	accessed(t, target, r.Handle())
 	for range 3 {
-		n.Break(hosts[0], hosts[1], 0)
+		breakAll()
 		pulls(t, target, r.Handle(), 0, mem)
-		n.Break(hosts[1], hosts[0], 0)
+		breakAll()
 		try.Get(target.Push(deadline(t), r.Handle(), 0, mem))(t)
 	}
 }
