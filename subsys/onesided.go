@@ -20,7 +20,8 @@ type Exposer interface {
 	Port
 	// Expose gives access to mem, which need not be of Config.Pool, to each peer that has the key,
 	// until the exposure is closed. mem must stay valid so long. No peer can guess the key, as far
-	// as the transport chooses it. Expose may take milliseconds.
+	// as the transport chooses it. Expose may take milliseconds. Its error matches
+	// errors.ErrUnsupported if the port cannot expose memory on this machine.
 	Expose(mem []byte, access Access) (Exposure, error)
 }
 
