@@ -181,8 +181,8 @@ func (r *Region) closeExports() {
 	clear(r.exports.ranges)
 }
 
-// awaitRecall waits until no target accesses the revoked region directly, or ctx ends. After that no
-// access begins.
+// awaitRecall waits until no target accesses the revoked region directly, or ctx ends. After that
+// no access begins.
 func (r *Region) awaitRecall(ctx context.Context) error {
 	select {
 	case <-r.recall():
@@ -261,7 +261,8 @@ func (ep *Endpoint) oneSided(ctx context.Context, want Rights, mv *move) (pieceF
 	}, cut
 }
 
-// partsOf returns the segments of a transfer's handle, or nil if they are not accessed directly now.
+// partsOf returns the segments of a transfer's handle, or nil if they are not accessed directly
+// now.
 func (ep *Endpoint) partsOf(ctx context.Context, mv *move) []remotePart {
 	s := ep.sources.use(mv.h)
 	ep.sources.mu.Lock()

@@ -39,6 +39,10 @@ import (
 // | 00000006 | offer, TCP and TLS, 1 MiB or more: behind it a request by which the origin reads
 // from the sender's endpoint | empty, when it has |
 // | 00000007 | as 5, of the origin for an offer | as 5 |
+// | 00000008 | keys for one-sided access to the handle's bytes | 0xff and of each segment: length
+// u64, bytes of the key u16, key |
+// | 00000009 | of the origin to a target with keys, when the region is revoked | empty, when no
+// access is in progress |
 //
 // A reply of another length is an error, below 4 KiB: 1 rights, 2 range, 3 revoked, 4 key, 5
 // protocol, 6 too large, 7 the process may not read the other's memory, 8 not where it lies, 9

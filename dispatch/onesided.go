@@ -14,8 +14,8 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 )
 
-// A one-sided transfer moves bytes between local memory and memory that another context exposes, and
-// no goroutine of that context's program takes part. The transport of a connection does it
+// A one-sided transfer moves bytes between local memory and memory that another context exposes,
+// and no goroutine of that context's program takes part. The transport of a connection does it
 // ([subsys.OneSided]). Keys travel in messages of the program.
 const (
 	remotePiece = 1 << 20 // bytes that one operation moves through a buffer
@@ -29,8 +29,8 @@ type ExposedMemory struct {
 	each []subsys.Exposure // one for each port that can expose memory
 }
 
-// Expose gives other contexts access to mem until Close is called on the result. Without a port that
-// can expose memory, the error matches errors.ErrUnsupported.
+// Expose gives other contexts access to mem until Close is called on the result. Without a port
+// that can expose memory, the error matches errors.ErrUnsupported.
 func (d *Dispatcher) Expose(mem []byte, access subsys.Access) (*ExposedMemory, error) {
 	d.mu.RLock()
 	ports := d.ports
@@ -152,9 +152,10 @@ func (m *RemoteMemory) Read(ctx context.Context, off int64, dst ...[]byte) error
 	})
 }
 
-// Write writes the bytes of all slices of src to the memory from off. When it returns nil, the other
-// context can read them. If it fails, any of them may have been written, and may still be written.
-// Otherwise it is as Read. If ctx ends, bytes of src that are being sent may be read later.
+// Write writes the bytes of all slices of src to the memory from off. When it returns nil, the
+// other context can read them. If it fails, any of them may have been written, and may still be
+// written. Otherwise it is as Read. If ctx ends, bytes of src that are being sent may be read
+// later.
 func (m *RemoteMemory) Write(ctx context.Context, off int64, src ...[]byte) error {
 	write := func(a *access, c subsys.OneSided, key []byte) error {
 		if a.buf != nil {

@@ -66,17 +66,17 @@
 // # One-sided transfers
 //
 // A port exposes memory of any kind ([subsys.Exposer]): the memory gets a registration of its own,
-// with a random key, for the access that is wanted. The two ends of a connection read and write what
-// the other exposes, by fi_read and fi_write, 64 at a time in a port. A write has ended when it is in
-// the peer's memory (FI_DELIVERY_COMPLETE). Local memory is copied only if the provider wants it
-// registered (FI_MR_LOCAL) and it is not. The provider of the peer needs progress, which the
-// context's keeper makes.
+// with a random key, for the access that is wanted. The two ends of a connection read and write
+// what the other exposes, by fi_read and fi_write, 64 at a time in a port. A write has ended when
+// it is in the peer's memory (FI_DELIVERY_COMPLETE). Local memory is copied only if the provider
+// wants it registered (FI_MR_LOCAL) and it is not. The provider of the peer needs progress, which
+// the context's keeper makes.
 //
-// What is refused, such as a read by a key that is no longer registered, breaks the connection: over
-// tcp;ofi_rxm nothing passes afterwards. Package bulk asks all targets to stop before it closes an
-// exposure. An operation ends when the provider says so. With a machine that has lost its power this
-// takes as long as the provider's time-outs. udp;ofi_rxd does not end operations with a peer that
-// has ended, so nothing is exposed over it.
+// What is refused, such as a read by a key that is no longer registered, breaks the connection:
+// over tcp;ofi_rxm nothing passes afterwards. Package bulk asks all targets to stop before it
+// closes an exposure. An operation ends when the provider says so. With a machine that has lost its
+// power this takes as long as the provider's time-outs. udp;ofi_rxd does not end operations with a
+// peer that has ended, so nothing is exposed over it.
 //
 // # Security
 //

@@ -180,8 +180,8 @@ func (p *port) startRemotesLocked() {
 	}
 }
 
-// startRemoteLocked begins r, or ends it if that fails. It reports false if the provider cannot take
-// it now. mu must be held.
+// startRemoteLocked begins r, or ends it if that fails. It reports false if the provider cannot
+// take it now. mu must be held.
 func (p *port) startRemoteLocked(r *remote) bool {
 	c := r.conn
 	if c.isClosed || c.cause != nil {

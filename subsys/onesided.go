@@ -28,14 +28,14 @@ type Exposer interface {
 // An Exposure is memory that a port exposes. Any goroutine may call its methods, Close without
 // Config.Progress and without locks.
 type Exposure interface {
-	// Key returns at most MostKey bytes, by which the other end of each connection of the port names
-	// the memory. They must not be changed.
+	// Key returns at most MostKey bytes, by which the other end of each connection of the port
+	// names the memory. They must not be changed.
 	Key() []byte
 	// Close ends the access. What peers do with the key later fails, and may break the connection
-	// over which they do it. Of a peer that is connected, the caller first learns in another way that
-	// no operation with the key is in progress: the port does not know. What has come from a peer
-	// that has ended is written before Close returns. Close does nothing when it is called again, or
-	// after Port.Close.
+	// over which they do it. Of a peer that is connected, the caller first learns in another way
+	// that no operation with the key is in progress: the port does not know. What has come from a
+	// peer that has ended is written before Close returns. Close does nothing when it is called
+	// again, or after Port.Close.
 	Close()
 }
 
@@ -45,14 +45,15 @@ type Exposure interface {
 // Both methods begin an operation, and do not wait. They fail for a key that is not of the port at
 // the other end, or bytes beyond its memory. If they return nil, done is called once when the
 // operation has ended, after Close of the connection too. Until then the local memory, which need
-// not be of Config.Pool, stays valid, and only the transport uses it. The progress goroutine or Port.Close calls done, perhaps with locks held, so done must not
-// wait or call the port or its connections. An error given to done means that any of the bytes may
-// have been copied. An operation that fails may end the connection.
+// not be of Config.Pool, stays valid, and only the transport uses it. The progress goroutine or
+// Port.Close calls done, perhaps with locks held, so done must not wait or call the port or its
+// connections. An error given to done means that any of the bytes may have been copied. An
+// operation that fails may end the connection.
 type OneSided interface {
 	Conn
 	// ReadMemory fills dst with what lies at off in the memory of the key.
 	ReadMemory(dst, key []byte, off uint64, done func(error)) error
-	// WriteMemory writes src to the memory of the key at off. When done gets nil, the peer's program
-	// can read the bytes.
+	// WriteMemory writes src to the memory of the key at off. When done gets nil, the peer's
+	// program can read the bytes.
 	WriteMemory(src, key []byte, off uint64, done func(error)) error
 }

@@ -96,8 +96,8 @@ func oneSided(t *testing.T, o Options, d harness.Drive) {
 	far.want(2)
 }
 
-// oneSidedRefused checks that nothing is done that is not allowed, and that each operation ends when
-// the port is closed at the latest.
+// oneSidedRefused checks that nothing is done that is not allowed, and that each operation ends
+// when the port is closed at the latest.
 func oneSidedRefused(t *testing.T, o Options, d harness.Drive) {
 	a, b, near, _ := two(t, o, d)
 	mem, got, src := make([]byte, 3000), make([]byte, 1000), make([]byte, 1000)
