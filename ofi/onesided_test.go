@@ -198,10 +198,13 @@ func TestKilledOrigin(t *testing.T) {
 			}
 			if i == 1 {
 				p.Signal(syscall.SIGSTOP)
-				soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-				_, err := target.Pull(soon, h, 0, mem)
-				try.Fails(err)(t, context.DeadlineExceeded)
-				cancel()
+				for err := error(nil); err == nil; { // until the signal has arrived
+					soon, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+					if _, err = target.Pull(soon, h, 0, mem); err != nil {
+						try.Fails(err)(t, context.DeadlineExceeded)
+					}
+					cancel()
+				}
 				p.Signal(syscall.SIGCONT)
 				try.Get(target.Pull(ctx, h, 0, mem))(t)
 			}
