@@ -82,6 +82,16 @@ func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...b
 	}
 }
 
+// overEachAndDirectly is overEach, and over a transport by which the target accesses the memory of
+// the origin itself.
+func overEachAndDirectly(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
+	overEach(t, f, opts...)
+	t.Run("direct", func(t *testing.T) {
+		_, origin, target := pair(t, opts...)
+		f(t, origin, target)
+	})
+}
+
 func expose(t testing.TB, ep side, r bulk.Rights, s ...bulk.Segment) *bulk.Region {
 	t.Helper()
 	return try.Get(ep.Expose(r, s...))(t)
@@ -146,7 +156,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 // Promise (Package bulk): A pull or push moves exactly the bytes of its range, between any
 // segments, over each transport. See also TestRandomSegments.
 func TestRanges(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
 			for _, k := range []int{1, 2, 16, 1024} {
 				for _, isRegistered := range []bool{false, true} {
@@ -192,7 +202,7 @@ func ranges(t *testing.T, origin, target side, n, k int, isRegistered bool) {
 
 // Segments may be empty, nil, overlapping, very many, and in two regions.
 func TestSegments(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		if _, err := origin.Expose(bulk.ReadOnly); !errors.Is(err, bulk.ErrRange) || err.Error() != "bulk: expose memory: no segment is given" {
 			t.Error("no segment:", err)
 		}
@@ -262,7 +272,7 @@ func manySegments(t *testing.T, origin, target side, n int) {
 
 // Ranges past the end are refused by the target and by the origin.
 func TestRangeErrors(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 10)))
 		h := r.Handle()
 		for _, x := range []struct{ off, n int64 }{{10, 1}, {0, 11}, {11, 0}, {-1, 1}, {9, 2}, {math.MaxInt64, 1}, {math.MinInt64, 1}} {
@@ -284,7 +294,7 @@ func TestRangeErrors(t *testing.T) {
 // Promise (Package bulk): The origin refuses what a handle does not allow. A narrowed handle cannot
 // be widened. See also TestForgedHandles.
 func TestRights(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		all := []bulk.Rights{bulk.ReadOnly, bulk.WriteOnly, bulk.ReadWrite}
 		for _, has := range all {
 			const text = "memory"
@@ -337,7 +347,7 @@ func forge(t testing.TB, h bulk.Handle, f func(p []byte)) bulk.Handle {
 // Handles that were narrowed and passed on cannot be widened. The origin refuses forged and foreign
 // handles, whatever the target checks.
 func TestForgedHandles(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		mem := counting(100)
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(mem))
 		other := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 100)))
@@ -429,7 +439,7 @@ func TestForgedHandles(t *testing.T) {
 
 // A third process pulls from the first one. The second process has passed the handle on, narrowed.
 func TestForwardedHandle(t *testing.T) {
-	overEach(t, func(t *testing.T, a, b side) {
+	overEachAndDirectly(t, func(t *testing.T, a, b side) {
 		c := endpoint(t, b.c)
 		r := expose(t, a, bulk.ReadWrite, bulk.Bytes(counting(1<<20)))
 		h, err := r.Handle().Slice(1000, 500_000)
@@ -573,7 +583,7 @@ func TestView(t *testing.T) {
 // Promise (Package bulk): When `Revoke` has returned nil, no process reads or writes the memory.
 // See also TestBulkTargetKilled.
 func TestRevokeDuringTransfers(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		const n = 1 << 20
 		for round := range 10 {
 			source, mem := make([]byte, n), make([]byte, n)
@@ -744,7 +754,7 @@ func TestPipeline(t *testing.T) {
 
 // Transfers fail at an endpoint that is closed, and at one whose resource has ended.
 func TestClose(t *testing.T) {
-	overEach(t, func(t *testing.T, origin, target side) {
+	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		r := expose(t, origin, bulk.ReadWrite, bulk.Bytes(make([]byte, 1<<20)))
 		h := r.Handle()
 		try.Get(target.Pull(deadline(t), h, 0, make([]byte, 1<<20)))(t)

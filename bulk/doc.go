@@ -42,6 +42,11 @@
 // across segments for View and Pipeline, which return one message. Small ranges are copied too.
 // [Stats.CopiedBytes] counts.
 //
+// Over a transport that accesses remote memory, such as package ofi, the target reads and writes
+// the region itself, by a few bytes of keys that it asks for at its second transfer with a handle
+// or before a large one. The later transfers send no message. [Stats.OneSided] counts. More than 16
+// segments of a handle are moved by messages.
+//
 // # Large transfers
 //
 // Pull and Push split a transfer into pieces, several of which are in progress at a time

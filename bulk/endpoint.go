@@ -32,6 +32,7 @@ type Endpoint struct {
 	serving  serving
 	fetching serving // requests for bytes that this endpoint pushes
 	flight   flight
+	sources  sources
 	counts   counts
 	helped   sync.Map // texts of helpFor that were logged
 
@@ -158,8 +159,16 @@ func (ep *Endpoint) Close(ctx context.Context) error {
 	ep.isClosed = true
 	regions := slices.AppendSeq(slices.Collect(maps.Values(ep.regions)), maps.Values(ep.retired))
 	ep.mu.Unlock()
+	for _, r := range regions {
+		r.revoke()
+		r.recall()
+	}
+	for _, r := range regions {
+		_ = r.awaitRecall(ctx) // if it fails, so does Revoke
+	}
+	errs := []error{ep.sources.close(ctx)}
 	ep.end(rocl.ErrClosed)
-	errs := []error{ep.r.Close()}
+	errs = append(errs, ep.r.Close())
 	for _, r := range regions {
 		errs = append(errs, r.Revoke(ctx))
 	}
@@ -182,6 +191,7 @@ type Stats struct {
 	Refused                 uint64
 
 	Transfers uint64 // requests that this endpoint made
+	OneSided  uint64 // pieces that this endpoint read or wrote itself, without a request; no origin counts them
 
 	// CopiedBytes counts the bytes that this endpoint has copied between messages and the memory of
 	// regions and slices. rocl.Stats counts further copies.
@@ -193,7 +203,7 @@ type Stats struct {
 	Denied int
 }
 
-type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers, copiedBytes atomic.Uint64 }
+type counts struct{ reads, writes, readBytes, writtenBytes, refused, transfers, oneSided, copiedBytes atomic.Uint64 }
 
 // Stats returns the current counts.
 func (ep *Endpoint) Stats() Stats {
@@ -201,5 +211,5 @@ func (ep *Endpoint) Stats() Stats {
 	n := len(ep.regions)
 	ep.mu.Unlock()
 	c := &ep.counts
-	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), c.copiedBytes.Load(), ep.sharing.countDenied()}
+	return Stats{n, ep.serving.count(), c.reads.Load(), c.writes.Load(), c.readBytes.Load(), c.writtenBytes.Load(), c.refused.Load(), c.transfers.Load(), c.oneSided.Load(), c.copiedBytes.Load(), ep.sharing.countDenied()}
 }

@@ -50,6 +50,7 @@ type Region struct {
 	isRevoked bool
 	isFree    bool          // the references to buffers are released
 	idle      chan struct{} // closed when isRevoked is set and users is 0
+	exports   exports
 }
 
 // Expose makes a region of segments, which targets access as one sequence of bytes. Segments may be
@@ -167,14 +168,16 @@ func (r *Region) end() {
 // A later Revoke does not wait for views of buffers, which have references of their own.
 func (r *Region) Release() {
 	r.revoke()
+	over := r.recall()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.users == 0 && !r.areLocatorsOutLocked() {
+	if r.users == 0 && !r.areLocatorsOutLocked() && !r.isExported() {
 		r.freeLocked()
 		return
 	}
 	go func() {
 		<-r.idle
+		<-over
 		_ = await(context.Background(), func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -217,10 +220,14 @@ func (ep *Endpoint) retireLocked(r *Region) {
 // unreachable.
 func (r *Region) Revoke(ctx context.Context) error {
 	r.revoke()
+	r.recall()
 	select {
 	case <-r.idle:
 	case <-ctx.Done():
 		return fmt.Errorf("bulk: revoke region %d: transfers are under way: %w", r.number, context.Cause(ctx))
+	}
+	if err := r.awaitRecall(ctx); err != nil {
+		return fmt.Errorf("bulk: revoke region %d: a target accesses it directly: %w", r.number, err)
 	}
 	if err := await(ctx, func() bool { return !r.isLent() }); err != nil {
 		return fmt.Errorf("bulk: revoke region %d: a target has a view, or reads: %w", r.number, err)

@@ -50,7 +50,7 @@ func (ep *Endpoint) serve(m *rocl.Message) {
 	}
 	n := q.Len // of the reply
 	switch m.Tag() {
-	case tagOffer, tagTake, tagWrite:
+	case tagOffer, tagTake, tagWrite, tagExport, tagRecall:
 		n = 0
 	}
 	if err == nil {
@@ -75,6 +75,10 @@ func (ep *Endpoint) answer(m *rocl.Message, q *request, data []byte) error {
 		return ep.take(m, q)
 	case tagWrite:
 		return ep.write(m, q, data)
+	case tagExport:
+		return ep.export(m, q)
+	case tagRecall:
+		return ep.recalled(m, q)
 	}
 	return errProtocol
 }

@@ -15,7 +15,9 @@ import (
 // full. It returns how many bytes from the first one were copied: all of them, unless it fails. If
 // it fails, bytes after those may have been written too.
 //
-// When ctx ends, Pull returns its cause at once. It writes to dst only before it returns.
+// When ctx ends, Pull returns its cause at once. It writes to dst only before it returns. If ctx
+// never ends and the transport accesses remote memory, the transport may write to dst itself, and
+// Pull waits until it has ended that.
 //
 // Pull fails with ErrRights, ErrRange, ErrRevoked or ErrKey, which the origin checks. It fails with
 // rocl.ErrGone as soon as the origin has ended, with rocl.ErrUnreachable if the origin is out of
@@ -180,7 +182,12 @@ func (mv *move) request(at, n int64) request {
 func (ep *Endpoint) runTransfer(ctx context.Context, want Rights, mv *move) (done int64, err error) {
 	ep.flight.begin()
 	defer ep.flight.end()
-	if one := ep.inPlace(want, mv); one != nil {
+	if one, cut := ep.oneSided(ctx, want, mv); one != nil {
+		done, err = ep.each(ctx, mv, 0, ep.cfg.inPlace, cut, one)
+		if !errors.Is(err, errElsewhere) {
+			return done, err
+		}
+	} else if one := ep.inPlace(want, mv); one != nil {
 		done, err = ep.each(ctx, mv, 0, min(ep.cfg.inPlace, rocl.MaxMessage-inPlaceLeast), mv.inPlacePieces, patient(one))
 		if !errors.Is(err, errElsewhere) {
 			return done, err

@@ -39,6 +39,10 @@ import (
 // | 00000006 | offer, TCP and TLS, 1 MiB or more: behind it a request by which the origin reads
 // from the sender's endpoint | empty, when it has |
 // | 00000007 | as 5, of the origin for an offer | as 5 |
+// | 00000008 | keys for one-sided access to the handle's bytes | 0xff and of each segment: length
+// u64, bytes of the key u16, key |
+// | 00000009 | of the origin to a target with keys, when the region is revoked | empty, when no
+// access is in progress |
 //
 // A reply of another length is an error, below 4 KiB: 1 rights, 2 range, 3 revoked, 4 key, 5
 // protocol, 6 too large, 7 the process may not read the other's memory, 8 not where it lies, 9
@@ -65,6 +69,8 @@ const (
 	tagPull   = 0x42554c4b_00000005 // Pull, also of the rest after tagLocate has failed; the bytes, or the first of them
 	tagOffer  = 0x42554c4b_00000006 // Push of offerLeast bytes over a stream; a request instead of the bytes, by which the origin fetches them
 	tagFetch  = 0x42554c4b_00000007 // as tagPull, for the bytes of an offer
+	tagExport = 0x42554c4b_00000008 // before one-sided transfers; the keys of the handle's bytes: see export
+	tagRecall = 0x42554c4b_00000009 // of the origin to a target, when a region is revoked; empty when the target uses the keys no more
 )
 
 // partLeast is how many bytes the reply to a read has at least, unless it has all of them. An error

@@ -63,6 +63,21 @@
 // memory that a program has given is read into a buffer and copied, because the program may take
 // the memory back.
 //
+// # One-sided transfers
+//
+// A port exposes memory of any kind ([subsys.Exposer]): the memory gets a registration of its own,
+// with a random key, for the access that is wanted. The two ends of a connection read and write
+// what the other exposes, by fi_read and fi_write, 64 at a time in a port. A write has ended when
+// it is in the peer's memory (FI_DELIVERY_COMPLETE). Local memory is copied only if the provider
+// wants it registered (FI_MR_LOCAL) and it is not. The provider of the peer needs progress, which
+// the context's keeper makes.
+//
+// What is refused, such as a read by a key that is no longer registered, breaks the connection:
+// over tcp;ofi_rxm nothing passes afterwards. Package bulk asks all targets to stop before it
+// closes an exposure. An operation ends when the provider says so. With a machine that has lost its
+// power this takes as long as the provider's time-outs. udp;ofi_rxd does not end operations with a
+// peer that has ended, so nothing is exposed over it.
+//
 // # Security
 //
 // Messages and reads are not encrypted. In a cluster with a key, a context uses the transport
@@ -100,6 +115,7 @@
 //	what                                    becomes
 //	libfabric or provider missing           ErrUnavailable of Listen
 //	a peer's process ends                   Down with ErrPeerClosed
+//	exposed memory is closed while read     the operation fails, and the connection breaks
 //	an operation fails                      the TCP connection is ended; Down when the peer ends it too, or after 5 s
 //	a peer violates the protocol            Down with ErrProtocol at once
 //	more operations than 1024               messages wait; the completion queue has room for all

@@ -118,6 +118,7 @@ func (p *port) stop() {
 	}
 	p.memory.close()
 	p.ep.Close()
+	p.endRemotes()
 	for i := range p.ops {
 		o := p.ops[i]
 		if p.ops[i] = (operation{}); o.buf == nil {
@@ -177,7 +178,7 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 		return true
 	}
 	p.mu.Lock()
-	needsTimer := len(p.blocked) > 0 || p.ep.WaitFD() < 0 && len(p.conns) > 0
+	needsTimer := len(p.blocked)+len(p.waiting) > 0 || p.ep.WaitFD() < 0 && len(p.conns)+p.remotes > 0
 	isBusy := len(p.free)+p.receives < len(p.ops) || p.exposed > 0
 	p.mu.Unlock()
 	if needsTimer {
@@ -228,6 +229,7 @@ func (p *port) progress() (frames int, again bool) {
 			p.completeLocked(&p.done[i])
 		}
 		p.postReceivesLocked()
+		p.startRemotesLocked()
 		p.blocked, p.spare = p.spare[:0], p.blocked
 		for i, c := range p.spare {
 			p.spare[i], c.isBlocked = nil, false
@@ -297,12 +299,15 @@ func (p *port) blockLocked(c *conn) {
 
 // completeLocked handles the end of an operation. mu must be held.
 func (p *port) completeLocked(d *fabric.Completion) {
-	if d.Op < 0 || d.Op >= len(p.ops) || p.ops[d.Op].buf == nil {
+	if d.Op < 0 || d.Op >= len(p.ops) || p.ops[d.Op] == (operation{}) {
 		return
 	}
 	o := p.finishLocked(d.Op)
 	c := o.conn
 	switch o.kind {
+	case opRemoteRead, opRemoteWrite:
+		p.remoteEndedLocked(&o, d.Err)
+		return
 	case opReceive:
 		p.receives--
 		if d.Err == nil && p.receivedLocked(o.buf, d.Len) {

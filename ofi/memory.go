@@ -23,6 +23,7 @@ type memory struct {
 
 	mu       sync.Mutex
 	isClosed bool
+	exposed  map[*exposure]struct{}
 	areas    atomic.Pointer[[]area] // in the order of their addresses; read without mu
 }
 
@@ -73,6 +74,11 @@ func (m *memory) close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.isClosed = true
+	for x := range m.exposed {
+		m.ep.Unregister(x.region)
+		x.region = nil
+	}
+	clear(m.exposed)
 	for _, a := range *m.areas.Swap(new([]area)) {
 		m.ep.Unregister(a.Region)
 	}

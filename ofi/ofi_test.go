@@ -41,6 +41,9 @@ func TestMain(m *testing.M) {
 	if to := os.Getenv("ROCL_OFI_TO"); to != "" {
 		send(os.Getenv("ROCL_OFI_PROVIDER"), to)
 	}
+	if socket := os.Getenv("ROCL_OFI_ORIGIN"); socket != "" {
+		expose(os.Getenv("ROCL_OFI_PROVIDER"), socket)
+	}
 	goleak.VerifyTestMain(m)
 }
 

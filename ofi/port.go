@@ -47,9 +47,11 @@ type port struct {
 	conns     map[uint64]*conn // by their numbers in messages to this end
 	peers     map[string]*peer // by the names of their endpoints
 	ops       []operation
-	free      []int   // unused ops
-	receives  int     // ops that receive
-	exposed   int     // payloads that peers have not read
+	free      []int // unused ops
+	receives  int   // ops that receive
+	exposed   int   // payloads that peers have not read
+	remotes   int   // ops that read or write peers' memory
+	waiting   []*remote
 	dirty     []*conn // those that progress must look at; see conn.isDirty
 	blocked   []*conn // those for which the provider could take nothing; see conn.isBlocked
 	isStarved bool    // there was no memory to receive into
@@ -66,10 +68,11 @@ type peer struct {
 
 // An operation is in progress at the endpoint. The endpoint knows it by its index in port.ops.
 type operation struct {
-	kind opKind
-	buf  *buffers.Buffer // its memory
-	conn *conn           // nil for receives
-	peer *peer           // of conn
+	kind   opKind
+	buf    *buffers.Buffer // its memory; nil if remote has it
+	conn   *conn           // nil for receives
+	peer   *peer           // of conn
+	remote *remote         // nil for messages
 }
 
 type opKind uint8
@@ -79,6 +82,8 @@ const (
 	opSend
 	opAck // a message without records
 	opRead
+	opRemoteRead
+	opRemoteWrite
 )
 
 // open returns the port over ln and ep, and starts it.
@@ -90,7 +95,7 @@ func open(t transport, ln *net.TCPListener, ip netip.Addr, ep *fabric.Endpoint, 
 	if p.cfg.Progress == nil {
 		p.cfg.Progress = new(sync.Mutex)
 	}
-	p.memory = memory{ep: ep, refused: func(err error) {
+	p.memory = memory{ep: ep, exposed: map[*exposure]struct{}{}, refused: func(err error) {
 		// Cause: mostly RLIMIT_MEMLOCK. Remedy: raise `ulimit -l`.
 		p.log.Warn("", t.name+": memory is not registered, so what lies in it is copied", "err", err)
 	}}

@@ -19,15 +19,16 @@ var ErrKilled = errors.New("simnet: the process was killed")
 
 // A Network joins hosts. Make it with New.
 type Network struct {
-	mu     sync.Mutex
-	rnd    *rand.Rand
-	hosts  []*Host
-	least  time.Duration
-	most   time.Duration
-	loss   float64
-	cut    map[path]bool
-	halves map[*half]struct{} // of connections that are open
-	mended chan struct{}      // closed and replaced when a path may have become open
+	mu      sync.Mutex
+	rnd     *rand.Rand
+	hosts   []*Host
+	least   time.Duration
+	most    time.Duration
+	loss    float64
+	cut     map[path]bool
+	halves  map[*half]struct{}   // of connections that are open
+	exposed map[string]*exposure // by key
+	mended  chan struct{}        // closed and replaced when a path may have become open
 }
 
 // A path leads from one host to another.
@@ -36,7 +37,7 @@ type path struct{ from, to *Host }
 // New returns a network without hosts, delay and faults. What it draws depends on seed.
 func New(seed uint64) *Network {
 	return &Network{
-		rnd: rand.New(rand.NewPCG(seed, 0x73696d6e6574)), cut: map[path]bool{}, halves: map[*half]struct{}{}, mended: make(chan struct{}),
+		rnd: rand.New(rand.NewPCG(seed, 0x73696d6e6574)), cut: map[path]bool{}, halves: map[*half]struct{}{}, exposed: map[string]*exposure{}, mended: make(chan struct{}),
 	}
 }
 

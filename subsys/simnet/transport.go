@@ -141,7 +141,7 @@ func (p *port) Close() error {
 	return nil
 }
 
-// A conn implements [subsys.Conn], [subsys.Prober] and [subsys.Streamer].
+// A conn implements [subsys.Conn], [subsys.Prober], [subsys.Streamer] and [subsys.OneSided].
 type conn struct {
 	port   *port
 	nc     *tcpConn

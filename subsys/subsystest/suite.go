@@ -52,7 +52,7 @@ func Test(t *testing.T, o Options) {
 				{"BackPressure", backPressure}, {"NotStarted", notStarted}, {"EndBehindData", endBehindData},
 				{"CloseWhileSending", closeWhileSending}, {"CloseDuringEnd", closeDuringEnd}, {"PortClosed", portClosed}, {"SinkRefuses", sinkRefuses},
 				{"RoomRefuses", roomRefuses}, {"RoomSkips", roomSkips}, {"Refused", refused}, {"Addresses", addresses}, {"Garbage", garbage},
-				{"NoAllocs", noAllocs},
+				{"NoAllocs", noAllocs}, {"OneSided", oneSided}, {"OneSidedRefused", oneSidedRefused},
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					if o.Bubble {

@@ -18,6 +18,7 @@ const (
 	opsMRReg, mrDesc, mrKey                           = 8, 24, 32
 	epCM, epMsg, epRMA                                = 32, 40, 48
 	opsGetName, opsRecv, opsSend, opsRead             = 16, 8, 32, 8
+	opsWriteMsg                                       = 48
 	cqOps, opsCQRead, opsCQReadErr                    = 24, 8, 24
 	avOps, opsInsert, opsRemove                       = 24, 8, 32
 	avAttrLen, cqAttrLen, cqAttrFormat, cqAttrWaitObj = 48, 40, 16, 20
@@ -30,9 +31,13 @@ const (
 	capMsg          = 1 << 1
 	capRMA          = 1 << 2
 	capRead         = 1 << 8
+	capWrite        = 1 << 9
 	capRecv         = 1 << 10
 	capSend         = 1 << 11 // FI_TRANSMIT is the same
 	capRemoteRead   = 1 << 12
+	capRemoteWrite  = 1 << 13
+	flagCompletion  = 1 << 24
+	flagDelivered   = 1 << 28       // FI_DELIVERY_COMPLETE
 	modeContext     = 1<<59 | 1<<52 // FI_CONTEXT, FI_CONTEXT2
 	flagSource      = 1 << 57
 	typeRDM         = 3

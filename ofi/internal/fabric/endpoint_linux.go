@@ -55,7 +55,7 @@ type Endpoint struct {
 	lib                     *library
 	info, fabric, domain    uintptr
 	av, cq, ep              uintptr
-	recv, send, read        uintptr // functions of ep
+	recv, send, read, write uintptr // functions of ep
 	cqRead, cqReadErr       uintptr
 	trywait, insert, remove uintptr
 	name                    []byte
@@ -68,6 +68,7 @@ type Endpoint struct {
 	arguments               [][]byte  // of Open; see held
 	args                    []uintptr // of the call in progress of Recv, Send or Read
 	pollArgs                []uintptr // of the call in progress of Poll or CanWait
+	writing                 *writeArgs
 }
 
 // held returns the address of b, which stays valid until the endpoint is closed.
@@ -83,7 +84,7 @@ func Open(provider, host string, ops int) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Endpoint{lib: lib, wait: -1, failure: new(cqError)}
+	e := &Endpoint{lib: lib, wait: -1, failure: new(cqError), writing: new(writeArgs)}
 	if err := e.open(provider, host, ops); err != nil {
 		e.Close()
 		return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
@@ -128,7 +129,8 @@ func (e *Endpoint) open(provider, host string, ops int) error {
 	if e.contexts, err = unix.Mmap(-1, 0, ops*contextLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
 		return err
 	}
-	e.recv, e.send, e.read = op(e.ep, epMsg, opsRecv), op(e.ep, epMsg, opsSend), op(e.ep, epRMA, opsRead)
+	e.recv, e.send = op(e.ep, epMsg, opsRecv), op(e.ep, epMsg, opsSend)
+	e.read, e.write = op(e.ep, epRMA, opsRead), op(e.ep, epRMA, opsWriteMsg)
 	e.insert, e.remove = op(e.av, avOps, opsInsert), op(e.av, avOps, opsRemove)
 	return nil
 }
@@ -140,7 +142,7 @@ func (e *Endpoint) find(provider, host string) error {
 		return syscall.ENOMEM
 	}
 	name, at := e.held(cString(provider)), e.held(cString(host))
-	put[uint64](hints, infoCaps, capMsg|capRMA|capRead|capRemoteRead|capSend|capRecv)
+	put[uint64](hints, infoCaps, capMsg|capRMA|capRead|capWrite|capRemoteRead|capRemoteWrite|capSend|capRecv)
 	put[uint64](hints, infoMode, modeContext)
 	put[uint64](word(hints, infoTx), txOrder, orderSAS)
 	put[uint64](word(hints, infoRx), rxOrder, orderSAS)
@@ -230,12 +232,15 @@ func (e *Endpoint) Remove(a Address) {
 // Register registers memory, which is not Go's, for all operations and for reads by peers. key is
 // the region's key, as far as the provider's keys are as long, unless the provider chooses it.
 func (e *Endpoint) Register(mem []byte, key uint64) (*Region, error) {
+	return e.register(mem, key, capSend|capRecv|capRead|capRemoteRead)
+}
+
+func (e *Endpoint) register(mem []byte, key uint64, access uintptr) (*Region, error) {
 	r := new(Region)
 	at := uintptr(unsafe.Pointer(&mem[0]))
 	if n := get[uint64](word(e.info, infoDomain), domainKeySize); n < 8 {
 		key &= 1<<(8*n) - 1
 	}
-	access := uintptr(capSend | capRecv | capRead | capRemoteRead)
 	if err := e.status(call(op(e.domain, domainMR, opsMRReg), e.domain, at, uintptr(len(mem)), access, 0, uintptr(key), 0, uintptr(unsafe.Pointer(&r.fid)), 0)); err != nil {
 		return nil, fmt.Errorf("fabric: registering %d bytes: %w", len(mem), err)
 	}

@@ -50,6 +50,12 @@ func (*Endpoint) Send(int, []byte, uintptr, Address) error { return ErrUnavailab
 // Read fails with ErrUnavailable.
 func (*Endpoint) Read(int, []byte, uintptr, Address, uint64, uint64) error { return ErrUnavailable }
 
+// Expose fails with ErrUnavailable.
+func (*Endpoint) Expose([]byte, uint64, bool, bool) (*Region, error) { return nil, ErrUnavailable }
+
+// Write fails with ErrUnavailable.
+func (*Endpoint) Write(int, []byte, uintptr, Address, uint64, uint64) error { return ErrUnavailable }
+
 // Poll fails with ErrUnavailable.
 func (*Endpoint) Poll([]Completion) (int, error) { return 0, ErrUnavailable }
 
