@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 packages_version = $(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' internal/version/version.go)
-.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable scaling sustain benchmarks figures libpvm3 apidiff simulate
+.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable bigendian scaling sustain benchmarks figures libpvm3 apidiff simulate
 
 test:    ; go test work
 race:    ; go test -race work
@@ -10,8 +10,12 @@ cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=5 -parallel 1 -timeout 1h -run 'TestDeath|TestLoss|TestPartition/halves|TestProcessDeathSeen' -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 portable: # what has no epoll, shared memory or index: its code tested on Linux, and built for each system
-	go test -tags portable ./subsys/... ./directory/...
-	for os in darwin freebsd netbsd openbsd; do GOOS=$$os go build ./... && (cd cmd && GOOS=$$os go build -o /dev/null ./...) || exit 1; done
+	go test -tags portable -short ./subsys/... ./directory/... ./dispatch ./context ./rpc ./bulk
+	go run -tags portable ./cmd/rocl demo
+	go run ./tests/elsewhere darwin/amd64,darwin/arm64,freebsd/amd64,freebsd/arm64,netbsd/amd64,netbsd/arm64,openbsd/amd64,openbsd/arm64 work
+	for os in darwin freebsd netbsd openbsd; do GOOS=$$os go build work || exit 1; done
+bigendian: # tests on a processor of the other byte order, by qemu-user-static
+	CGO_ENABLED=0 GOARCH=s390x go test -short -exec qemu-s390x-static ./resource ./codec ./dispatch/internal/wire ./dispatch/internal/session ./subsys ./tpvm/pack
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted && go test -timeout 2h -run TestSimulated ./dataflow -long && go test -timeout 2h -run TestSimulated ./work -long
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList resource:FuzzParseText codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest internal/flowfile:FuzzParse; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done

@@ -47,10 +47,6 @@ func TestShare(t *testing.T) {
 	wantNothingLeft(t, p)
 }
 
-type lenderFunc func(bool)
-
-func (f lenderFunc) Return(isAbandoned bool) { f(isAbandoned) }
-
 // Borrowed memory goes back once, with the last reference to the buffer and its slices.
 func TestBorrow(t *testing.T) {
 	p := New()

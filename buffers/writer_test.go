@@ -77,6 +77,10 @@ func TestWriteFull(t *testing.T) {
 	try.Gives(b.Write(nil))(t, 0, "nothing to a full one")
 }
 
+type lenderFunc func(bool)
+
+func (f lenderFunc) Return(isAbandoned bool) { f(isAbandoned) }
+
 func TestWriteReadOnly(t *testing.T) {
 	p := New()
 	defer p.Close()

@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -71,6 +72,9 @@ var transports = map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {ro
 func overEach(t *testing.T, f func(t *testing.T, origin, target side), opts ...bulk.Option) {
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
+			if name == "shm" {
+				sharedmem.Need(t)
+			}
 			cl := rocltest.Cluster(t, 1)
 			origin := endpoint(t, cl.Open(0, tr...), opts...)
 			if name == "self" {
@@ -664,6 +668,9 @@ func TestPipelineWithLittleMemory(t *testing.T) {
 	for _, name := range []string{"tcp", "shm"} {
 		for _, memory := range []int64{4 << 20, 8 << 20} {
 			t.Run(fmt.Sprintf("%s/%d", name, memory), func(t *testing.T) {
+				if name == "shm" {
+					sharedmem.Need(t)
+				}
 				cl := rocltest.Cluster(t, 1)
 				origin := endpoint(t, cl.Open(0, transports[name]...))
 				target := endpoint(t, cl.Open(0, append(transports[name], rocl.WithMemory(memory))...))

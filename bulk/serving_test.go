@@ -12,6 +12,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -26,6 +27,9 @@ func TestRequestsAtATime(t *testing.T) {
 	try.Fails(bulk.Open(deadline(t), nil, bulk.MaxRequests(0)))(t, bulk.ErrRange)
 	for name, tr := range transports {
 		t.Run(name, func(t *testing.T) {
+			if name == "shm" {
+				sharedmem.Need(t)
+			}
 			cl := rocltest.Cluster(t, 1)
 			origin := endpoint(t, cl.Open(0, tr...), bulk.MaxRequests(most))
 			r := expose(t, origin, bulk.ReadOnly, bulk.Bytes(counting(n)))
@@ -62,6 +66,7 @@ func TestRequestsAtATime(t *testing.T) {
 
 // A target that uses its whole share of the requests does not delay other targets.
 func TestGreedyTarget(t *testing.T) {
+	sharedmem.Need(t)
 	cl := rocltest.Cluster(t, 1)
 	const n = 1 << 20
 	reading, goOn := make(chan struct{}, 8), make(chan struct{})

@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -44,8 +45,10 @@ func countRead(t *testing.T) *atomic.Int64 {
 	return &n
 }
 
-// sharing returns two endpoints that share memory.
+// sharing returns two endpoints that share memory. It skips the test where the system has none.
 func sharing(t *testing.T, opts ...bulk.Option) (origin, target side) {
+	t.Helper()
+	sharedmem.Need(t)
 	cl := rocltest.Cluster(t, 1)
 	open := func() side { return endpoint(t, cl.Open(0, rocl.WithTransports(shm.New())), opts...) }
 	return open(), open()

@@ -17,7 +17,6 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
-	"golang.org/x/sys/unix"
 )
 
 // write writes a file and returns its name.
@@ -147,29 +146,6 @@ func TestLaunchRefused(t *testing.T) {
 	try.Fails(l.Run(t.Context(), twoGroups(t, &k)))(t, ErrGroup)
 	l.Group, l.Config.Policy = "a", Broadcast
 	try.Fails(l.Run(t.Context(), twoGroups(t, &k), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t, ErrGraph)
-}
-
-// threadMapping sets the processors of all threads.
-func TestThreadMapping(t *testing.T) {
-	var old, now unix.CPUSet
-	try.OK(t, unix.SchedGetaffinity(0, &old))
-	one := 0
-	for ; !old.IsSet(one); one++ {
-	}
-	defer func() { try.Check(t, SetCores(cpus(old))) }()
-	try.OK(t, SetCores([]int{one}))
-	try.OK(t, unix.SchedGetaffinity(0, &now))
-	try.Equal(t, now.Count(), 1)
-}
-
-// cpus returns the processors of a set.
-func cpus(s unix.CPUSet) (all []int) {
-	for i := range 1024 {
-		if s.IsSet(i) {
-			all = append(all, i)
-		}
-	}
-	return all
 }
 
 // A dry run writes the groups with their nodes, in the form of a configuration, and runs nothing.

@@ -173,7 +173,7 @@ func TestSilentServer(t *testing.T) {
 // the kernel's queue of connections has room.
 func TestNobodyAccepts(t *testing.T) {
 	path := sock(t)
-	fd := try.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	fd := try.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
 	defer unix.Close(fd)
 	try.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)))
 	enough := errors.New("enough")

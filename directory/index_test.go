@@ -19,28 +19,16 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"golang.org/x/sys/unix"
 )
 
-// skipWithoutIndex skips a test where the system has no memory for an index.
-func skipWithoutIndex(t *testing.T) {
-	t.Helper()
-	fd, mem, err := memfd.Reserve("rocl-probe", 4096)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
-	if err == nil {
-		memfd.Unmap(mem)
-		memfd.Close(fd)
-	}
-}
-
 // mapped lets c ask until c has the index of its server.
 func mapped(t *testing.T, c *Client) {
 	t.Helper()
-	skipWithoutIndex(t)
+	sharedmem.Need(t)
 	eventually.True(t, "an index", func() bool {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPartial) {
 			t.Fatal(err)
@@ -312,7 +300,7 @@ func TestIndexDenied(t *testing.T) {
 		}
 		return m, -1, err
 	}
-	skipWithoutIndex(t)
+	sharedmem.Need(t)
 	if _, fd, err := ask(DialSocket(path), c.self, c.token[:]); err != nil || fd < 0 {
 		t.Fatal(fd, err)
 	} else {

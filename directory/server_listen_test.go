@@ -230,86 +230,13 @@ func child(t *testing.T, attr *syscall.SysProcAttr) bool {
 	return false
 }
 
-// With the runtime directory full, one server can follow another any number of times. Labels that
-// cannot be stored are reported. Only the first identity of a node needs space.
-//
-// With a full runtime directory, servers still follow each other. A limit of file sizes causes an
-// error that names the file. See also TestFileSizeLimit.
-func TestFullRuntimeDirectory(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a file system")
-	}
-	if !child(t, &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}) {
-		return
-	}
-	dir := filepath.Dir(sock(t))
-	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		t.Skip("mounting: ", err)
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=0700"); err != nil {
-		t.Skip("mounting: ", err)
-	}
-	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	path, full := filepath.Join(dir, "d.sock"), filepath.Join(dir, "full")
-	fill := func() {
-		f := try.Get(os.OpenFile(full, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
-		defer f.Close()
-		for {
-			if _, err := f.Write(make([]byte, 4096)); errors.Is(err, unix.ENOSPC) {
-				return
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	fill()
-	s, err := Listen(path)
-	if err == nil {
-		s.Close()
-	}
-	if names(t, err, path+nodeSuffix); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("a first server: %v", err)
-	}
-	try.OK(t, os.Remove(full))
-	serve(t, path).Close()
-	fill()
-	var node resource.NodeID
-	for i := range 3 {
-		s := serve(t, path)
-		if joined(t, path); i > 0 && s.Node() != node {
-			t.Error("the node is another")
-		}
-		node = s.Node()
-		s.Close()
-	}
-	ls := try.Get(NewLabels(resource.Attrs{"zone": "a"}))(t)
-	var log logged.Log
-	s = serve(t, path, AsDaemon(), WithLabels(ls), WithLogger(log.Logger()))
-	if _, err := joined(t, path).Find(t.Context(), list(t, resource.Match{AttrKind: "node", "zone": "a"})); err != nil || s.Node() != node {
-		t.Error("the node is not found by its label: ", err)
-	}
-	s.Close()
-	if !strings.Contains(log.String(), path+nodeSuffix) {
-		t.Errorf("nothing is said of labels that cannot be kept: %s", &log)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
-	defer cancel()
-	cs := make([]*Client, 3)
-	for i := range cs {
-		cs[i] = joinedNode(t, path, nil)
-	}
-	cs[0].Close() // the client that served
-	try.Get(cs[2].Register(ctx, cs[2].Self().WithSerial(1), list(t, resource.Attrs{"a": "b"})))(t)
-}
-
 // A process that may not write large files gets an error. SIGXFSZ does not end it.
 func TestFileSizeLimit(t *testing.T) {
 	if !child(t, nil) {
 		return
 	}
-	limit := func(n uint64) {
-		try.OK(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: unix.RLIM_INFINITY}))
-	}
+	limit := func(r unix.Rlimit) { try.OK(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &r)) }
+	of16 := unix.Rlimit{Cur: 16, Max: unix.RLIM_INFINITY}
 	var most unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err != nil || most.Max != unix.RLIM_INFINITY {
 		t.Skip("there is a limit already")
@@ -325,13 +252,13 @@ func TestFileSizeLimit(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	limit(16)
+	limit(of16)
 	refused() // no identity can be written
-	limit(unix.RLIM_INFINITY)
+	limit(most)
 	serve(t, path).Close()
-	limit(16)
+	limit(of16)
 	refused() // no epoch can be written
-	limit(4096)
+	limit(unix.Rlimit{Cur: 4096, Max: unix.RLIM_INFINITY})
 	serve(t, path)
 	c := joined(t, path)
 	for range 3 * indexAfter {
@@ -377,7 +304,7 @@ func TestNoDescriptors(t *testing.T) {
 	for range 2 {
 		unix.Close(full[len(full)-1])
 		full = full[:len(full)-1]
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err == nil {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 		}

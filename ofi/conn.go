@@ -13,7 +13,6 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -107,17 +106,7 @@ func (c *conn) Unanswered() (owes bool, heard time.Duration) {
 	if err != nil {
 		return false, 0
 	}
-	_ = raw.Control(func(fd uintptr) {
-		i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
-			return
-		}
-		owes = i.Probes > 0 || i.Unacked > 0 && i.Last_ack_recv > i.Last_data_sent
-		heard = time.Duration(i.Last_ack_recv) * time.Millisecond
-		if i.Unacked == 0 {
-			_, _ = unix.Write(int(fd), []byte{recordPing, 0, 0, 0, 0})
-		}
-	})
+	_ = raw.Control(func(fd uintptr) { owes, heard = unanswered(int(fd), []byte{recordPing, 0, 0, 0, 0}) })
 	return owes, heard
 }
 

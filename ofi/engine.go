@@ -67,13 +67,13 @@ func (p *port) enter() error {
 			return err
 		}
 	}
-	timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	timer, err := newTimer()
 	if err != nil {
 		return fmt.Errorf("making a timer: %w", err)
 	}
 	queue := p.ep.WaitFD()
 	if queue < 0 {
-		if queue, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
+		if queue, err = newEvent(); err != nil {
 			unix.Close(timer)
 			return fmt.Errorf("making an eventfd: %w", err)
 		}
@@ -185,7 +185,7 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 		if isBusy {
 			p.tick = firstTick
 		}
-		_ = unix.TimerfdSettime(p.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(p.tick))}, nil)
+		setTimer(p.timer, p.tick)
 		p.tick = min(2*p.tick, mostTick)
 	}
 	if p.ep.WaitFD() >= 0 && !p.ep.CanWait() {

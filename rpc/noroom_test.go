@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/rpc"
@@ -22,6 +23,9 @@ import (
 func TestReasonWithoutMemory(t *testing.T) {
 	for name, opts := range map[string]func() rocl.Option{"tcp": rocltest.TCP, "shm": func() rocl.Option { return rocl.WithTransports(shm.New()) }} {
 		t.Run(name, func(t *testing.T) {
+			if name == "shm" {
+				sharedmem.Need(t)
+			}
 			n := rocltest.Cluster(t, 1)
 			at, from := n.Open(0, opts(), rocl.WithMemory(1<<20)), n.Open(0, opts())
 			s, c := serve(t, at), client(t, from)
@@ -58,6 +62,9 @@ func TestReplyBesideRequest(t *testing.T) {
 func TestBothWithLittleMemory(t *testing.T) {
 	for name, opts := range map[string]func() rocl.Option{"tcp": rocltest.TCP, "shm": func() rocl.Option { return rocl.WithTransports(shm.New()) }} {
 		t.Run(name, func(t *testing.T) {
+			if name == "shm" {
+				sharedmem.Need(t)
+			}
 			n := rocltest.Cluster(t, 1)
 			ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
 			defer end()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
@@ -30,6 +31,9 @@ const limit = 1000
 func overEach(t *testing.T, f func(t *testing.T, s *rpc.Server, c *rpc.Client)) {
 	for name, opts := range map[string][]rocl.Option{"self": nil, "inproc": nil, "tcp": {rocltest.TCP()}, "shm": {rocl.WithTransports(shm.New())}} {
 		t.Run(name, func(t *testing.T) {
+			if name == "shm" {
+				sharedmem.Need(t)
+			}
 			n := rocltest.Cluster(t, 1)
 			at := n.Open(0, opts...)
 			from := at

@@ -26,7 +26,6 @@ import (
 	"syscall"
 	"time"
 
-	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/manual"
@@ -236,7 +235,7 @@ func serve(ctx context.Context, s *config, errOut io.Writer) error {
 	log.Info("serving", "socket", s.socket.value, "also", s.paths, "node", w.node(), "version", version.String())
 	notify(log, "READY=1")
 	var beat <-chan time.Time
-	if d, _ := sd.SdWatchdogEnabled(false); d > 0 { // an error means that the variables are not systemd's
+	if d := watchdog(); d > 0 {
 		t := time.NewTicker(d / 2)
 		defer t.Stop()
 		beat = t.C
@@ -308,7 +307,7 @@ func withUnits(_ []string, a slog.Attr) slog.Attr {
 // notify sends a state to systemd, if systemd has started this process with Type=notify
 // (sd_notify(3)).
 func notify(log *slog.Logger, state string) {
-	if _, err := sd.SdNotify(false, state); err != nil {
+	if err := tellSystemd(state); err != nil {
 		// Cause: `NOTIFY_SOCKET` cannot be written. Remedy: check `Type=notify` and
 		// `NotifyAccess=`.
 		log.Warn("telling systemd", "state", state, "err", err)

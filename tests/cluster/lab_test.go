@@ -210,16 +210,6 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// enter moves the calling thread into a namespace.
-func enter(ns string) error {
-	f, err := os.Open("/var/run/netns/" + ns)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
-}
-
 // inside returns what f returns in the namespace of a node, such as a connection or a listener.
 func inside[T any](n *node, f func() (T, error)) (v T, err error) {
 	done := make(chan struct{})

@@ -120,7 +120,7 @@ func overwriteFile(path string, b []byte, at int) error {
 // the process SIGXFSZ, which ends it.
 func checkSize(n int) error {
 	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > most.Cur {
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > uint64(most.Cur) {
 		// Cause: file sizes are limited. Remedy: raise `ulimit -f`.
 		return fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, n)
 	}

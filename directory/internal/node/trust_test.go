@@ -12,10 +12,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,26 +24,6 @@ import (
 )
 
 const nobody = 65534
-
-// asNobody runs f as another user: only the thread of f changes its user, not the process.
-func asNobody(t *testing.T, f func() error) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be another user")
-	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
-		for _, call := range []uintptr{syscall.SYS_SETRESGID, syscall.SYS_SETRESUID} {
-			if _, _, e := syscall.RawSyscall(call, ^uintptr(0), nobody, ^uintptr(0)); e != 0 {
-				done <- e
-				return
-			}
-		}
-		done <- f()
-	}()
-	try.OK(t, <-done)
-}
 
 // An impostor listens where a directory is expected, and records what it is sent.
 type impostor struct {
@@ -59,10 +37,11 @@ type impostor struct {
 func impostorAt(t *testing.T, path string) *impostor {
 	var f *os.File
 	asNobody(t, func() error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err != nil {
 			return err
 		}
+		unix.CloseOnExec(fd)
 		f = os.NewFile(uintptr(fd), path)
 		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 			return err

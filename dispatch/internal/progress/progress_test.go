@@ -73,7 +73,10 @@ func polling(t *testing.T, policy spin.Policy, budget time.Duration, got func())
 	e, w := newEngine(policy, budget)
 	poller := try.Get(e.Start())(t)
 	var fds [2]int
-	try.OK(t, unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
+	try.OK(t, unix.Pipe(fds[:]))
+	for _, fd := range fds {
+		try.OK(t, unix.SetNonblock(fd, true))
+	}
 	p := &pipe{r: fds[0], w: fds[1], most: 64, got: got}
 	try.OK(t, poller.Add(p.r, p))
 	t.Cleanup(func() {

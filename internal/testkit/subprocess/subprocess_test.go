@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		case "child-deaf": // ignores the end of its input
 			for {
-				_ = syscall.Pause()
+				time.Sleep(time.Hour) // select {} would be a deadlock
 			}
 		case "child-parent": // starts a child that it does not end
 			p, err := Start(Self("child-deaf"))

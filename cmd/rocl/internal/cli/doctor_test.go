@@ -143,19 +143,6 @@ func TestDoctorFindings(t *testing.T) {
 			t.Errorf("%d, %+v", code, found)
 		}
 	})
-	t.Run("limits", func(t *testing.T) {
-		sock := freeaddr.Socket(t)
-		p := be(t, "register", "name=here", "--socket", sock)
-		low := func(what int, n uint64) {
-			try.OK(t, unix.Prlimit(p.Cmd.Process.Pid, what, &unix.Rlimit{Cur: n, Max: n}, nil))
-		}
-		low(unix.RLIMIT_NOFILE, 64)
-		one(t, sock, "limits", "64 descriptors")
-		low(unix.RLIMIT_FSIZE, 4096)
-		if found, _ := doctor(t, sock); !strings.Contains(found["limits"].Text, "4096 bytes") {
-			t.Errorf("%+v", found)
-		}
-	})
 	t.Run("a program that is stopped, and one that was killed", func(t *testing.T) {
 		sock := node(t)
 		p := be(t, "register", "name=here", "--socket", sock)
