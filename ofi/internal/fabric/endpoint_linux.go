@@ -67,6 +67,7 @@ type Endpoint struct {
 	waitFIDs                []uintptr
 	arguments               [][]byte  // of Open; see held
 	args                    []uintptr // of the call in progress of Recv, Send or Read
+	sharing                 *sharing  // of the provider shm
 	pollArgs                []uintptr // of the call in progress of Poll or CanWait
 }
 
@@ -85,8 +86,11 @@ func Open(provider, host string, ops int) (*Endpoint, error) {
 	}
 	e := &Endpoint{lib: lib, wait: -1, failure: new(cqError)}
 	if err := e.open(provider, host, ops); err != nil {
-		e.Close()
+		e.free()
 		return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
+	}
+	if provider == "shm" {
+		e.share()
 	}
 	return e, nil
 }
@@ -213,6 +217,13 @@ func (e *Endpoint) NeedsLocal() bool { return e.mrMode&mrLocal != 0 }
 
 // Insert adds a peer by its endpoint's name. The caller has checked the name's length and form.
 func (e *Endpoint) Insert(name []byte) (Address, error) {
+	if e.sharing != nil {
+		return e.insertShared(name)
+	}
+	return e.add(name)
+}
+
+func (e *Endpoint) add(name []byte) (Address, error) {
 	a, padded := addrUnspecified, make([]byte, mostName+1)
 	copy(padded[:mostName], name)
 	if n := int32(call(e.insert, e.av, uintptr(unsafe.Pointer(&padded[0])), 1, uintptr(unsafe.Pointer(&a)), 0, 0)); n != 1 {
@@ -223,6 +234,9 @@ func (e *Endpoint) Insert(name []byte) (Address, error) {
 
 // Remove undoes Insert. No operation with the address may be in progress.
 func (e *Endpoint) Remove(a Address) {
+	if e.sharing != nil {
+		return
+	}
 	v := uint64(a)
 	call(e.remove, e.av, uintptr(unsafe.Pointer(&v)), 1, 0)
 }
@@ -329,6 +343,14 @@ func (e *Endpoint) number(context uintptr) int {
 // Close frees the endpoint and ends its operations, which have no completions then. Regions must
 // have been unregistered.
 func (e *Endpoint) Close() {
+	if e.sharing != nil {
+		e.closeShared()
+		return
+	}
+	e.free()
+}
+
+func (e *Endpoint) free() {
 	for _, fid := range []*uintptr{&e.ep, &e.cq, &e.av, &e.domain, &e.fabric} {
 		if *fid != 0 {
 			closeFID(*fid)
