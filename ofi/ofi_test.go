@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 	if to := os.Getenv("ROCL_OFI_TO"); to != "" {
 		send(os.Getenv("ROCL_OFI_PROVIDER"), to)
 	}
+	if provider := os.Getenv("ROCL_OFI_LISTEN"); provider != "" {
+		_, err := ofi.New(provider).Listen("", subsys.Config{})
+		if errors.Is(err, subsys.ErrUnavailable) {
+			fmt.Println("unavailable:", err)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }
 
