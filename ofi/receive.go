@@ -228,6 +228,10 @@ func (c *conn) readLarge() {
 	p := c.port
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.isOver { // the read may have no end
+		p.markLocked(c)
+		return
+	}
 	l := &c.large
 	into := l.frame.Buf
 	if l.bounce != nil {
