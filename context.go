@@ -106,8 +106,8 @@ func apply[C any, O ~func(*C)](cfg *C, opts []O) {
 	}
 }
 
-// open opens a context with the given configuration, whose log lines go through logs. Other contexts
-// may ask it questions before open returns.
+// open opens a context with the given configuration, whose log lines go through logs. Others may
+// ask the context questions before open returns.
 func open(ctx context.Context, cfg *config, logs *logqueue.Queue) (*Context, error) {
 	rules, err := cfg.Check()
 	if err != nil {

@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"maps"
+	"runtime"
 	"slices"
 	"sync/atomic"
 
@@ -38,6 +39,7 @@ const (
 	blockLeast = 512      // bytes of the first block of a queue
 	blockMost  = 16 << 10 // bytes of its largest blocks
 	blockPart  = 4        // a payload of more than this part of a block gets a buffer of its own
+	yieldAfter = 4        // runs, after which a sender makes way for a receiver that it has woken
 )
 
 // A localQueue has the messages that a context has sent to a mailbox of its process, and that the
@@ -51,6 +53,8 @@ type localQueue struct {
 	tail  *run                        // the run that messages are added to; nil: the next message begins one
 	room  []byte                      // unused memory of the block of tail
 	block int                         // the size of that block
+	ahead int                         // runs that were begun while the mailbox has stored nothing
+	woke  bool                        // the last message that took the mailbox's lock has woken a receiver; guarded as sent
 	next  *localQueue                 // in Mailbox.news, the queue that was added before
 	_     [64]byte
 
@@ -126,6 +130,7 @@ func (q *localQueue) takeCreditLocked(c uint64) bool {
 		return false
 	}
 	q.sent += c
+	q.woke = q.f.mb.isWaiting.Load()
 	return true
 }
 
@@ -142,12 +147,13 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 		q.mu.Unlock()
 		return false
 	}
-	r := q.tail
+	r, makesWay := q.tail, false
 	if r == nil || int(r.n.Load()) == len(r.items) || b == nil && len(p) > len(q.room) {
 		if r = q.beginLocked(b == nil, len(p)); r == nil {
 			q.mu.Unlock()
 			return false
 		}
+		makesWay = q.makesWayLocked()
 	}
 	n := r.n.Load()
 	it := &r.items[n]
@@ -173,8 +179,29 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 		m.mu.Lock()
 		m.storeQueuesLocked()
 		m.mu.Unlock()
+	} else if makesWay {
+		runtime.Gosched()
 	}
 	return true
+}
+
+// makesWayLocked reports whether the sender that has begun a run is to let other goroutines run: it
+// has woken a receiver, which has taken nothing of the last runs, and so may wait for the sender's
+// processor. What the receiver then takes is still in that processor's caches. mu must be held.
+func (q *localQueue) makesWayLocked() bool {
+	switch {
+	case q.tail == q.first.Load(): // the mailbox has stored what came before
+		q.ahead = 0
+	case !q.isNews.Load(): // the receiver runs
+		q.ahead, q.woke = 0, false
+	default:
+		q.ahead++
+	}
+	isFar := q.woke && q.ahead >= yieldAfter
+	if isFar {
+		q.ahead = 0
+	}
+	return isFar
 }
 
 // beginLocked begins a run, which gets a block if copies says that payloads are copied, the first

@@ -228,3 +228,37 @@ func TestLocalSenderHeldBack(t *testing.T) {
 		sending.Wait()
 	})
 }
+
+// On one processor, a sender that need not wait makes way for a receiver that it has woken: it does
+// not fill the mailbox first.
+func TestSenderMakesWay(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
+	m := box(t, d, 1, 0)
+	f := flow(t, d, m)
+	ctx := soon(t)
+	const messages = 100 * runMost
+	var received atomic.Int32
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		for range messages {
+			msg, err := m.Recv(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			msg.Release()
+			received.Add(1)
+		}
+	})
+	for !m.isWaiting.Load() {
+		runtime.Gosched()
+	}
+	for range messages {
+		try.OK(t, f.SendBytes(ctx, 1, 7, nil))
+	}
+	if received.Load() == 0 {
+		t.Errorf("the receiver has not run while %d messages were sent", messages)
+	}
+	receiving.Wait()
+}
