@@ -3,6 +3,7 @@
 package ofi
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
@@ -12,10 +13,10 @@ import (
 // Refuse makes registrations of memory fail with the error of f, if that is not nil, until the test
 // ends. n counts them from 0.
 func Refuse(t *testing.T, f func(n int) error) {
-	before, n := register, 0
+	before := register
+	var n atomic.Int64
 	register = func(e *fabric.Endpoint, mem []byte, key uint64) (*fabric.Region, error) {
-		n++
-		if err := f(n - 1); err != nil {
+		if err := f(int(n.Add(1) - 1)); err != nil {
 			return nil, err
 		}
 		return before(e, mem, key)
