@@ -180,9 +180,10 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// Without a provider's name the transport takes the best provider that the machine has.
+// Without a provider's name the transport takes the best provider that the machine has, and without
+// a domain's name its first domain.
 func TestRanks(t *testing.T) {
-	a, err := listenOver(ofi.New(""), false)
+	a, err := listenOver(ofi.New("", ofi.WithDomain("")), false)
 	if errors.Is(err, subsys.ErrUnavailable) {
 		t.Skip(err)
 	}
