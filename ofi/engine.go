@@ -213,9 +213,6 @@ func (p *port) progress() (frames int, again bool) {
 	}
 	again = true
 	for range rounds {
-		p.mu.Lock()
-		p.postReceivesLocked()
-		p.mu.Unlock()
 		n, err := p.ep.Poll(p.done[:])
 		if err != nil && p.failure == nil {
 			p.failAll(err)
@@ -230,6 +227,7 @@ func (p *port) progress() (frames int, again bool) {
 		for i := range p.done[:n] {
 			p.completeLocked(&p.done[i])
 		}
+		p.postReceivesLocked()
 		p.blocked, p.spare = p.spare[:0], p.blocked
 		for i, c := range p.spare {
 			p.spare[i], c.isBlocked = nil, false
@@ -241,7 +239,7 @@ func (p *port) progress() (frames int, again bool) {
 			p.visits[i] = nil
 			frames += p.visit(c)
 		}
-		if n == 0 || frames > 0 { // a waiter gets its message before the queue is read again
+		if n == 0 {
 			break
 		}
 	}
