@@ -46,7 +46,7 @@ func accessed(t *testing.T, target side, h bulk.Handle) {
 // The second transfer with a handle asks for keys, and a large first one does. Later ones need no
 // request, over several segments too. Each handle has keys of its own.
 //
-// Promise (Bulk transfers): Over a transport that accesses remote memory, Pull and Push of a handle
+// Promise (Package bulk): Over a transport that accesses remote memory, Pull and Push of a handle
 // used before send no message, and the origin's program does nothing.
 func TestOneSided(t *testing.T) {
 	_, origin, target := pair(t)

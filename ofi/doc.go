@@ -18,9 +18,13 @@
 //
 // The provider has reliable endpoints without connections (FI_EP_RDM) that keep the order of
 // messages (FI_ORDER_SAS), and reads of remote memory (FI_RMA). These providers are tested:
-// tcp;ofi_rxm, sockets and udp;ofi_rxd. With shm, libfabric 1.17 has crashed the process. Others,
-// such as verbs;ofi_rxm, psm2, opx, efa and cxi, have never been run. The modes of registration
-// that they need are written: FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
+// tcp;ofi_rxm, sockets, udp;ofi_rxd and shm. Others, such as verbs;ofi_rxm, psm2, opx, efa and cxi,
+// have never been run. The modes of registration that they need are written: FI_MR_LOCAL,
+// FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
+//
+// shm needs [WithShm]. A process of shm holds the spin lock of its region while it copies
+// (smr_progress_cmd), and fi_send of a peer takes it: when gdb kills the receiver in
+// process_vm_readv, fi_send does not return.
 //
 // # The parts
 //
@@ -114,6 +118,7 @@
 //
 //	what                                    becomes
 //	libfabric or provider missing           ErrUnavailable of Listen
+//	all memory is refused                   Send fails, and the context uses another transport
 //	a peer's process ends                   Down with ErrPeerClosed
 //	exposed memory is closed while read     the operation fails, and the connection breaks
 //	an operation fails                      the TCP connection is ended; Down when the peer ends it too, or after 5 s
@@ -125,9 +130,10 @@
 // # Limits
 //
 // The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
-// (with tcp;ofi_rxm a socket). The provider shm keeps locks in memory that two processes share: a
-// process that is killed while it holds one may stop the other. One payload of a connection is read
-// at a time. libfabric takes about half a second when it is loaded, and ofi_rxm as long when the
-// first message connects. The package sets two variables of the C environment that libfabric reads,
-// FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
+// (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life. When far more
+// messages come at once than a port has buffers for, udp;ofi_rxd may deliver nothing more. One
+// payload of a connection is read at a time. libfabric takes about half a second when it is loaded,
+// and ofi_rxm as long when the first message connects. The package sets two variables of the C
+// environment that libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless
+// they are set.
 package ofi

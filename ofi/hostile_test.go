@@ -41,30 +41,57 @@ func forge(t *testing.T, provider, to string) *forger {
 	})
 	f.control = try.Get(net.Dial("tcp", strings.TrimPrefix(to, ofi.New(provider).Name()+"://")))(t)
 	t.Cleanup(func() { f.control.Close() })
-	name := f.ep.Name()
+	var far []byte
+	f.number, far = greet(t, f.control, provider, f.ep.Name())
+	f.at = try.Get(f.ep.Insert(far))(t)
+	return f
+}
+
+// greeting returns what the dialling side says first.
+func greeting(provider string, name []byte) []byte {
 	b := append([]byte("rocl-ofi"), 1, byte(len(provider)))
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(name)))
 	b = binary.LittleEndian.AppendUint64(b, 77)
-	try.Get(f.control.Write(append(append(b, provider...), name...)))(t)
+	return append(append(b, provider...), name...)
+}
+
+// greet makes the handshake of an endpoint with a name. It returns the number of the connection in
+// messages to the other end, and the name of the other endpoint.
+func greet(t *testing.T, c net.Conn, provider string, name []byte) (number uint64, far []byte) {
+	t.Helper()
+	try.Get(c.Write(greeting(provider, name)))(t)
 	reply := make([]byte, 20)
-	try.OK(t, f.control.SetDeadline(time.Now().Add(20*time.Second)))
-	try.Get(io.ReadFull(f.control, reply))(t)
-	f.number = binary.LittleEndian.Uint64(reply[12:])
-	far := make([]byte, int(reply[9])+int(binary.LittleEndian.Uint16(reply[10:])))
-	try.Get(io.ReadFull(f.control, far))(t)
-	f.at = try.Get(f.ep.Insert(far[reply[9]:]))(t)
-	return f
+	try.OK(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	try.Get(io.ReadFull(c, reply))(t)
+	far = make([]byte, int(reply[9])+int(binary.LittleEndian.Uint16(reply[10:])))
+	try.Get(io.ReadFull(c, far))(t)
+	return binary.LittleEndian.Uint64(reply[12:]), far[reply[9]:]
+}
+
+// poll makes progress.
+func (f *forger) poll() {
+	var c [4]fabric.Completion
+	_, _ = f.ep.Poll(c[:])
+}
+
+// post begins to send a message, and ignores whether that succeeds.
+func (f *forger) post(conn uint64, seq uint32, records []byte) {
+	_ = f.ep.Send(1, f.mem[:f.put(conn, seq, 0, 0, records)], 0, f.at)
 }
 
 // send sends a message with the given head and records.
 func (f *forger) send(t *testing.T, conn uint64, seq, consumed, reads uint32, records []byte) {
 	t.Helper()
+	f.raw(t, f.put(conn, seq, consumed, reads, records))
+}
+
+// put writes a message, and returns its length.
+func (f *forger) put(conn uint64, seq, consumed, reads uint32, records []byte) int {
 	b := binary.LittleEndian.AppendUint64(f.mem[:0], conn)
 	for _, v := range []uint32{seq, consumed, reads, 0} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	b = append(b, records...)
-	f.raw(t, len(b))
+	return len(append(b, records...))
 }
 
 // raw sends the first n bytes of the memory.

@@ -33,6 +33,9 @@ type area struct {
 	*fabric.Region
 }
 
+// register is replaced by tests.
+var register = (*fabric.Endpoint).Register
+
 // RegisterArena implements [buffers.Registrar]. It always returns nil.
 func (m *memory) RegisterArena(a buffers.Arena) error {
 	m.mu.Lock()
@@ -42,7 +45,7 @@ func (m *memory) RegisterArena(a buffers.Arena) error {
 	}
 	var key [8]byte
 	_, _ = rand.Read(key[:]) // a peer must not guess the key
-	r, err := m.ep.Register(a.Mem, binary.LittleEndian.Uint64(key[:]))
+	r, err := register(m.ep, a.Mem, binary.LittleEndian.Uint64(key[:]))
 	if err != nil {
 		m.refused(err)
 		return nil

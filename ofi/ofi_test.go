@@ -31,9 +31,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// providers are those that need no hardware. shm is left out: libfabric 1.17 has crashed in it
-// once.
-var providers = []string{"tcp;ofi_rxm", "sockets", "udp;ofi_rxd"}
+// providers are those that need no hardware.
+var providers = []string{"tcp;ofi_rxm", "sockets", "udp;ofi_rxd", "shm"}
 
 var long = flag.Bool("long", false, "run the tests over each provider")
 
@@ -43,6 +42,13 @@ func TestMain(m *testing.M) {
 	}
 	if socket := os.Getenv("ROCL_OFI_ORIGIN"); socket != "" {
 		expose(os.Getenv("ROCL_OFI_PROVIDER"), socket)
+	}
+	if provider := os.Getenv("ROCL_OFI_LISTEN"); provider != "" {
+		_, err := ofi.New(provider).Listen("", subsys.Config{})
+		if errors.Is(err, subsys.ErrUnavailable) {
+			fmt.Println("unavailable:", err)
+		}
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -57,7 +63,7 @@ func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 			}
 			pool := buffers.New()
 			defer pool.Close()
-			p, err := ofi.New(provider).Listen("", subsys.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler)})
+			p, err := ofi.New(provider, ofi.WithShm()).Listen("", subsys.Config{Pool: pool, Logger: slog.New(slog.DiscardHandler)})
 			if errors.Is(err, subsys.ErrUnavailable) {
 				t.Skip(err)
 			}
@@ -71,10 +77,10 @@ func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 // One provider has the payload of 64 MiB, which over UDP may take longer than the suite waits.
 //
 // Promise (Transports): Package `ofi`, over libfabric, passes the conformance suite with the
-// providers `tcp;ofi_rxm`, `sockets` and `udp;ofi_rxd`.
+// providers `tcp;ofi_rxm`, `sockets`, `udp;ofi_rxd` and `shm`.
 func TestConformance(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
-		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider) }}
+		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider, ofi.WithShm()) }}
 		if provider != providers[0] {
 			o.Largest = 4 << 20
 		}
@@ -87,7 +93,7 @@ func TestConformance(t *testing.T) {
 func TestContexts(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
 		ctx := eventually.Context(t)
-		tr := ofi.New(provider)
+		tr := ofi.New(provider, ofi.WithShm())
 		opts := []rocl.Option{rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithTransports(tr)}
 		a, b := try.Get(rocl.Open(ctx, opts...))(t), try.Get(rocl.Open(ctx, opts...))(t)
 		defer func() { try.Check(t, errors.Join(a.Close(), b.Close())) }()
@@ -169,8 +175,32 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
+// What the machine does not have is refused with ErrUnavailable, also a domain, and the provider
+// shm of a program that has not asked for it.
 func TestUnavailable(t *testing.T) {
-	try.Fails(ofi.New("nonesuch").Listen("", subsys.Config{}))(t, subsys.ErrUnavailable)
+	for _, tr := range []subsys.Transport{ofi.New("nonesuch"), ofi.New("tcp;ofi_rxm", ofi.WithDomain("nonesuch")), ofi.New("shm")} {
+		try.Fails(tr.Listen("", subsys.Config{}))(t, subsys.ErrUnavailable)
+	}
+}
+
+// Without a provider's name the transport takes the best provider that the machine has, and without
+// a domain's name its first domain.
+func TestRanks(t *testing.T) {
+	a, err := listenOver(ofi.New("", ofi.WithDomain("")), false)
+	if errors.Is(err, subsys.ErrUnavailable) {
+		t.Skip(err)
+	}
+	try.OK(t, err)
+	b := try.Get(listenOver(ofi.New("", ofi.WithDomain("lo")), false))(t)
+	defer func() { try.OK(t, errors.Join(a.close(), b.close())) }()
+	if want := "ofi://127.0.0.1:"; !strings.HasPrefix(b.port.Addr(), want) {
+		t.Errorf("address %s, want %s…", b.port.Addr(), want)
+	}
+	c := try.Get(a.port.Dial(eventually.Context(t), b.port.Addr(), newSink()))(t)
+	if c.Transport() != "ofi" {
+		t.Errorf("transport %q", c.Transport())
+	}
+	try.OK(t, c.Close())
 }
 
 // An end is a port with what it needs of a context.
@@ -189,6 +219,10 @@ type end struct {
 
 // listen opens a port, whose progress goroutine polls or sleeps.
 func listen(provider string, polls bool) (*end, error) {
+	return listenOver(ofi.New(provider, ofi.WithShm()), polls)
+}
+
+func listenOver(tr subsys.Transport, polls bool) (*end, error) {
 	e := &end{pool: buffers.New(), accepted: make(chan *sink, 16), stopped: make(chan struct{})}
 	var err error
 	if e.poller, err = subsys.NewPoller(&e.count); err != nil {
@@ -210,7 +244,7 @@ func listen(provider string, polls bool) (*end, error) {
 			}
 		}
 	}()
-	e.port, err = ofi.New(provider).Listen("", subsys.Config{
+	e.port, err = tr.Listen("", subsys.Config{
 		Pool: e.pool, Poller: func() *subsys.Poller { return e.poller }, Logger: slog.New(slog.DiscardHandler), Count: &e.count, Progress: &e.progress,
 		Accept: func(c subsys.Conn) subsys.Sink {
 			s := newSink()
@@ -222,20 +256,29 @@ func listen(provider string, polls bool) (*end, error) {
 			return s
 		},
 	})
-	return e, err
+	if err != nil {
+		e.stop()
+		return nil, errors.Join(err, e.pool.Close())
+	}
+	return e, nil
 }
 
 // close reports what is left in the poller or in the pool.
 func (e *end) close() error {
 	err := e.port.Close()
-	e.stops.Store(true)
-	<-e.stopped
 	if n := e.poller.Len(); n > 0 {
 		err = errors.Join(err, fmt.Errorf("%d sources are left", n))
 	}
+	e.stop()
+	return errors.Join(err, e.pool.Close())
+}
+
+// stop ends the progress goroutine.
+func (e *end) stop() {
+	e.stops.Store(true)
+	<-e.stopped
 	e.poller.EndPark()
 	e.poller.Close()
-	return errors.Join(err, e.pool.Close())
 }
 
 // A sink counts frames.

@@ -87,9 +87,10 @@ func (c *conn) endLocked(hasMore, isWaiting bool) (err error, isOver bool) {
 	return subsys.ErrPeerClosed, true
 }
 
-// isUnreadLocked reports whether the large payload cannot be read any more. port.mu must be held.
+// isUnreadLocked reports whether the large payload cannot be read any more. To a peer that has
+// ended, ofi_rxm connects again and again, and takes no read meanwhile. port.mu must be held.
 func (c *conn) isUnreadLocked() bool {
-	return c.large.isThere && !c.large.isRead && (c.cause != nil || c.large.isReading && c.isOver)
+	return c.large.isThere && !c.large.isRead && (c.cause != nil || c.isOver)
 }
 
 // deliverSome delivers frames of m that are together, or begins or ends a read. It returns how many
@@ -190,7 +191,8 @@ func (c *conn) deliverLarge(m *message) (n int, err error) {
 	p := c.port
 	l := &c.large
 	if !l.isRead {
-		return 0, c.readLarge()
+		c.readLarge()
+		return 0, nil
 	}
 	if l.bounce != nil {
 		b, err := l.frame.Buf.Moved()
@@ -222,10 +224,14 @@ func (c *conn) deliverLarge(m *message) (n int, err error) {
 
 // readLarge gives the read of the large payload to the provider. If that cannot take it now, the
 // next progress tries again.
-func (c *conn) readLarge() error {
+func (c *conn) readLarge() {
 	p := c.port
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.isOver { // the read may have no end
+		p.markLocked(c)
+		return
+	}
 	l := &c.large
 	into := l.frame.Buf
 	if l.bounce != nil {
@@ -238,19 +244,19 @@ func (c *conn) readLarge() error {
 		err := p.ep.Read(op, mem, desc, c.peer.at, l.at, l.key)
 		if err == nil {
 			l.isReading = true
-			return nil
+			return
 		}
 		p.finishLocked(op)
-		if !isAgain(err) {
+		if !isAgain(err) { // mostly the peer has ended
 			into.Release()
-			return err
+			c.breakLocked(err)
+			return
 		}
 	}
 	into.Release()
 	p.blockLocked(c)
 	c.isDirty = false
 	p.markLocked(c)
-	return nil
 }
 
 // give gives frames to the sink.

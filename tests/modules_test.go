@@ -173,7 +173,7 @@ func TestUserModules(t *testing.T) {
 	}
 	own := []string{"go.opentelemetry.io/otel v1.38.0", "github.com/prometheus/client_golang v1.23.0"}
 	packages, requires := []string{module, "go.opentelemetry.io/otel", "github.com/prometheus/client_golang/prometheus"}, append(own, lib)
-	for _, adapter := range []string{"/promrocl", "/rpc/promrpc", "/rpc/otelrpc", "/dataflow/promflow", "/dataflow/otelflow", "/otelrocl"} {
+	for _, adapter := range []string{"/promrocl", "/rpc/promrpc", "/rpc/otelrpc", "/dataflow/promflow", "/dataflow/otelflow", "/otelrocl", "/ofi"} {
 		packages, requires = append(packages, module+adapter), append(requires, module+adapter+" "+version)
 	}
 	mod, _ = m.write(t, packages, requires...)

@@ -326,7 +326,7 @@ func TestZeroOptionsAreAll(t *testing.T) {
 // exportedOptions yields the exported functions, as PACKAGE.NAME, of the packages that can be
 // imported, if they have parameters and return a type whose name ends in Option.
 func exportedOptions(t *testing.T) iter.Seq[string] {
-	skipped := []string{"internal", "tests", "examples", "cmd", "subsystest", "otelrpc"} // otelrpc, a module of its own, has a test of its options
+	skipped := []string{"internal", "tests", "examples", "cmd", "subsystest", "otelrpc", "ofi"} // otelrpc and ofi, modules of their own, have tests of their options
 	return func(yield func(string) bool) {
 		for _, f := range try.Get(tree.Go("..", 0, tree.IsCode))(t) {
 			pkg := f.Folder()

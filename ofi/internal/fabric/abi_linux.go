@@ -10,6 +10,7 @@ const (
 	infoCaps, infoMode, infoAddrFormat                = 8, 16, 24
 	infoTx, infoRx, infoEp, infoDomain, infoFabric    = 72, 80, 88, 96, 104
 	txOrder, txSize, rxOrder, rxSize, epType          = 24, 48, 24, 48, 0
+	domainName                                        = 8
 	domainKeySize, domainThreading, domainMRMode      = 40, 16, 36
 	fabricProvider                                    = 16
 	fidOps, opsClose, opsBind, opsControl             = 16, 8, 16, 24

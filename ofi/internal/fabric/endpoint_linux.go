@@ -53,7 +53,9 @@ var settings = []struct{ name, value string }{
 // methods. When Close is called, no other call may be in progress or follow.
 type Endpoint struct {
 	lib                     *library
-	info, fabric, domain    uintptr
+	offers                  uintptr // list of what the providers offer, and
+	info                    uintptr // the one that is used
+	fabric, domain          uintptr
 	av, cq, ep              uintptr
 	recv, send, read, write uintptr // functions of ep
 	cqRead, cqReadErr       uintptr
@@ -67,6 +69,7 @@ type Endpoint struct {
 	waitFIDs                []uintptr
 	arguments               [][]byte  // of Open; see held
 	args                    []uintptr // of the call in progress of Recv, Send or Read
+	sharing                 *sharing  // of the provider shm
 	pollArgs                []uintptr // of the call in progress of Poll or CanWait
 	writing                 *writeArgs
 }
@@ -77,23 +80,30 @@ func (e *Endpoint) held(b []byte) uintptr {
 	return uintptr(unsafe.Pointer(&b[0]))
 }
 
-// Open opens an endpoint of a provider, such as "tcp;ofi_rxm". It is bound to an address of host
-// if the provider's addresses have hosts. At most ops operations may be in progress at once.
-func Open(provider, host string, ops int) (*Endpoint, error) {
+// Open is OpenIn in the provider's first domain.
+func Open(provider, host string, ops int) (*Endpoint, error) { return OpenIn("", provider, host, ops) }
+
+// OpenIn opens an endpoint of a provider, such as "tcp;ofi_rxm", in a domain, such as "mlx5_0". It
+// is bound to an address of host, unless host is empty. At most ops operations may be in progress
+// at once.
+func OpenIn(domain, provider, host string, ops int) (*Endpoint, error) {
 	lib, err := load()
 	if err != nil {
 		return nil, err
 	}
 	e := &Endpoint{lib: lib, wait: -1, failure: new(cqError), writing: new(writeArgs)}
-	if err := e.open(provider, host, ops); err != nil {
-		e.Close()
+	if err := e.open(domain, provider, host, ops); err != nil {
+		e.free()
 		return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
+	}
+	if provider == "shm" {
+		e.share()
 	}
 	return e, nil
 }
 
-func (e *Endpoint) open(provider, host string, ops int) error {
-	if err := e.find(provider, host); err != nil {
+func (e *Endpoint) open(domain, provider, host string, ops int) error {
+	if err := e.find(domain, provider, host); err != nil {
 		return err
 	}
 	if err := e.status(call(e.lib.fabric, word(e.info, infoFabric), uintptr(unsafe.Pointer(&e.fabric)), 0)); err != nil {
@@ -135,8 +145,8 @@ func (e *Endpoint) open(provider, host string, ops int) error {
 	return nil
 }
 
-// find sets e.info to the provider's best offer.
-func (e *Endpoint) find(provider, host string) error {
+// find sets e.info to the provider's best offer, in the domain if one is named.
+func (e *Endpoint) find(domain, provider, host string) error {
 	hints := call(e.lib.dupinfo, 0)
 	if hints == 0 {
 		return syscall.ENOMEM
@@ -156,11 +166,18 @@ func (e *Endpoint) find(provider, host string) error {
 	if host != "" {
 		node, flags = at, flagSource
 	}
-	err := e.status(call(e.lib.getinfo, version, node, 0, flags, hints, uintptr(unsafe.Pointer(&e.info))))
+	err := e.status(call(e.lib.getinfo, version, node, 0, flags, hints, uintptr(unsafe.Pointer(&e.offers))))
 	put[uintptr](word(hints, infoFabric), fabricProvider, 0) // freeinfo would free it
 	call(e.lib.freeinfo, hints)
 	if err != nil {
 		return fmt.Errorf("%w: no such provider, or not with what is needed of it: %w", ErrUnavailable, err)
+	}
+	// A domain in the hints is ignored by ofi_rxm.
+	for e.info = e.offers; domain != "" && e.info != 0 && goString(word(word(e.info, infoDomain), domainName)) != domain; {
+		e.info = word(e.info, 0)
+	}
+	if e.info == 0 {
+		return fmt.Errorf("%w: the provider has no domain %q for the address", ErrUnavailable, domain)
 	}
 	e.mrMode = get[uint32](word(e.info, infoDomain), domainMRMode)
 	return nil
@@ -215,6 +232,13 @@ func (e *Endpoint) NeedsLocal() bool { return e.mrMode&mrLocal != 0 }
 
 // Insert adds a peer by its endpoint's name. The caller has checked the name's length and form.
 func (e *Endpoint) Insert(name []byte) (Address, error) {
+	if e.sharing != nil {
+		return e.insertShared(name)
+	}
+	return e.add(name)
+}
+
+func (e *Endpoint) add(name []byte) (Address, error) {
 	a, padded := addrUnspecified, make([]byte, mostName+1)
 	copy(padded[:mostName], name)
 	if n := int32(call(e.insert, e.av, uintptr(unsafe.Pointer(&padded[0])), 1, uintptr(unsafe.Pointer(&a)), 0, 0)); n != 1 {
@@ -225,6 +249,9 @@ func (e *Endpoint) Insert(name []byte) (Address, error) {
 
 // Remove undoes Insert. No operation with the address may be in progress.
 func (e *Endpoint) Remove(a Address) {
+	if e.sharing != nil {
+		return
+	}
 	v := uint64(a)
 	call(e.remove, e.av, uintptr(unsafe.Pointer(&v)), 1, 0)
 }
@@ -334,15 +361,23 @@ func (e *Endpoint) number(context uintptr) int {
 // Close frees the endpoint and ends its operations, which have no completions then. Regions must
 // have been unregistered.
 func (e *Endpoint) Close() {
+	if e.sharing != nil {
+		e.closeShared()
+		return
+	}
+	e.free()
+}
+
+func (e *Endpoint) free() {
 	for _, fid := range []*uintptr{&e.ep, &e.cq, &e.av, &e.domain, &e.fabric} {
 		if *fid != 0 {
 			closeFID(*fid)
 			*fid = 0
 		}
 	}
-	if e.info != 0 {
-		call(e.lib.freeinfo, e.info)
-		e.info = 0
+	if e.offers != 0 {
+		call(e.lib.freeinfo, e.offers)
+		e.offers = 0
 	}
 	if e.contexts != nil {
 		_ = unix.Munmap(e.contexts)

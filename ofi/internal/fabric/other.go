@@ -10,7 +10,10 @@ import "fmt"
 type Endpoint struct{}
 
 // Open returns ErrUnavailable.
-func Open(provider, host string, ops int) (*Endpoint, error) {
+func Open(provider, host string, ops int) (*Endpoint, error) { return OpenIn("", provider, host, ops) }
+
+// OpenIn returns ErrUnavailable.
+func OpenIn(domain, provider, host string, ops int) (*Endpoint, error) {
 	return nil, fmt.Errorf("%w: the package knows libfabric on 64-bit x86 and ARM Linux only", ErrUnavailable)
 }
 

@@ -81,15 +81,15 @@ type bench struct {
 
 var benches = []*bench{
 	{"rtt", "Round-trip time between two processes", "transport size count rounds poll idle server",
-		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
+		append([]string{"tcp", "shm", "inproc"}, fabrics...), options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
 	{"call", "Time of a call, or calls a second of many goroutines", "transport size count rounds poll inflight",
 		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "always", size: 64, count: 20_000}, compare()},
 	{"rate", "Messages a second, one way", "transport size count rounds poll senders receive procs",
-		[]string{"tcp", "shm", "inproc"}, options{transport: "tcp", poll: "adaptive", size: 64, count: 2_000_000}, compare()},
+		append([]string{"tcp", "shm", "inproc"}, fabrics...), options{transport: "tcp", poll: "adaptive", size: 64, count: 2_000_000}, compare()},
 	{"cpu", "Processor time of a message, apart for its sender and its receiver, over each transport or one --transport", "transport size count rounds poll",
 		[]string{"shm", "tcp", "inproc"}, options{poll: "adaptive", size: 64, count: 200_000}, compare("shm", "tcp", "inproc")},
 	{"bw", "Bytes a second, one way, large messages", "transport size count rounds poll",
-		[]string{"tcp", "shm"}, options{transport: "tcp", poll: "adaptive", size: 64 << 20, count: 8}, compare()},
+		append([]string{"tcp", "shm"}, fabrics...), options{transport: "tcp", poll: "adaptive", size: 64 << 20, count: 8}, compare()},
 	{"db", "The directory's database, in process", "count", nil, options{count: 1_000_000}, db},
 	{"pairs", "Memory of links that have gone quiet, of --count contexts, all to all", "transport size count",
 		[]string{"tcp", "shm"}, options{transport: "tcp", size: 4 << 10, count: 64}, quietPairs},

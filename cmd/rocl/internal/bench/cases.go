@@ -95,7 +95,7 @@ var comparisons = slices.Concat([]comparison{
 	{bench: "find", when: func(o *options) bool { return between(o) && o.poll != "always" }, role: isNode, what: "a bare blocking UDP round trip", unit: "µs",
 		bare: datagrams, ours: finds(rocl.Match{"node": "1"}), also: []side{findsNone}, finish: findsOfNodes},
 	{bench: "findall", role: isDirectory, unit: "µs", limits: []Limit{atMost("ratio", 1)}, run: findAll},
-}, cpuCases, rpcCases, bulkCases, tpvmCases, flowCases, kitCases, seeCases)
+}, fabricCases, cpuCases, rpcCases, bulkCases, tpvmCases, flowCases, kitCases, seeCases)
 
 // compare returns a function that measures all cases that the flags are for, over each of the
 // transports if the flags name none.

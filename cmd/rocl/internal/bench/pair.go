@@ -102,6 +102,9 @@ func transportOf(name string) subsys.Transport {
 	case "inproc":
 		return inproc.New()
 	}
+	if t := fabricTransport(name); t != nil {
+		return t
+	}
 	return tcp.New()
 }
 

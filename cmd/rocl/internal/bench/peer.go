@@ -196,6 +196,8 @@ func (a *answerer) do(task string, n []int) (answer string) {
 		return a.task.ID().String()
 	case "tpvm-echo":
 		tpvmReply(a.calls, a.task.Thread, tpvm.AnyTask, count)
+	case "fabric-open", "fabric-connect", "fabric-recv":
+		return a.fabric(task, n)
 	case "tpvm-sink":
 		a.tpvmSink(count)
 	default:

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ofi_test
+
+import (
+	"errors"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/ofi"
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/tcp"
+	"golang.org/x/sys/unix"
+)
+
+// Data goes over the fabric, and control over TCP, by what the resources are registered with. When
+// the fabric ends under way, the data goes on over TCP.
+//
+// Promise (Transports): When libfabric's connections end under way, the messages arrive over TCP,
+// each once and in order.
+func TestFailOver(t *testing.T) {
+	ctx := eventually.Context(t)
+	socket := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
+	var c [2]*rocl.Context
+	var known []string // ports at which the contexts listen
+	for i := range c {
+		var err error
+		c[i], err = rocl.Open(ctx, socket, rocl.WithTransports(ofi.New("tcp;ofi_rxm"), tcp.New()), rocl.WithListen("ofi+tcp://127.0.0.1:0", "tcp://127.0.0.1:0"))
+		if errors.Is(err, subsys.ErrUnavailable) {
+			t.Skip(err)
+		}
+		try.OK(t, err)
+		defer func() { try.Check(t, c[i].Close()) }()
+		for _, a := range c[i].Addrs() {
+			known = append(known, try.Get(url.Parse(a))(t).Port())
+		}
+	}
+	me := try.Get(c[0].Register(ctx, nil))(t)
+	data := try.Get(c[1].Register(ctx, nil, rocl.Over("ofi+tcp", "*")))(t)
+	control := try.Get(c[1].Register(ctx, nil, rocl.Over("tcp")))(t)
+	try.OK(t, me.SendBytes(ctx, control.ID(), 0, []byte("go")))
+	try.Get(control.Recv(ctx))(t).Release()
+	if s := c[1].Stats().Received; s["tcp"] != 1 || s["ofi+tcp"] != 0 {
+		t.Fatalf("control went over %v", s)
+	}
+	const last = 1 << 40
+	received := make(chan uint64, 1)
+	go func() {
+		defer close(received)
+		for next := uint64(0); ; next++ {
+			m, err := data.Recv(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			tag, n := m.Tag(), m.Len()
+			m.Release()
+			if tag == last {
+				received <- next
+				return
+			}
+			if tag != next || n != sizeOf(tag) {
+				t.Errorf("message %d of %d bytes came in place of %d", tag, n, next)
+				return
+			}
+		}
+	}()
+	sent := uint64(0)
+	send := func() {
+		try.OK(t, me.SendBytes(ctx, data.ID(), sent, make([]byte, sizeOf(sent))))
+		sent++
+	}
+	for c[1].Stats().Received["ofi+tcp"] < 200 {
+		send()
+	}
+	cut := 0
+	for c[1].Stats().Received["tcp"] < 2 {
+		cut += endSockets(t, known)
+		send()
+	}
+	for range 200 {
+		send()
+	}
+	try.OK(t, me.SendBytes(ctx, data.ID(), last, nil))
+	if n := eventually.Value(t, "the last message", received); n != sent {
+		t.Errorf("%d messages came, %d were sent", n, sent)
+	}
+	t.Logf("%d messages, %d sockets ended: %v", sent, cut, c[1].Stats().Received)
+}
+
+// sizeOf returns the bytes of a message: small ones, and some that the receiver reads.
+func sizeOf(tag uint64) int {
+	if tag%5 == 0 {
+		return 50_000
+	}
+	return 100
+}
+
+// endSockets ends the TCP connections of this process, except those to or from known ports: so
+// those of libfabric.
+func endSockets(t *testing.T, known []string) (n int) {
+	for _, f := range try.Get(os.ReadDir("/proc/self/fd"))(t) {
+		fd := try.Get(strconv.Atoi(f.Name()))(t)
+		near, err := unix.Getsockname(fd)
+		if err != nil {
+			continue
+		}
+		far, err := unix.Getpeername(fd)
+		if err != nil || isKnown(near, known) || isKnown(far, known) {
+			continue
+		}
+		if unix.Shutdown(fd, unix.SHUT_RDWR) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+func isKnown(a unix.Sockaddr, known []string) bool {
+	in, isIP := a.(*unix.SockaddrInet4)
+	if !isIP {
+		return true
+	}
+	for _, k := range known {
+		if strconv.Itoa(in.Port) == k {
+			return true
+		}
+	}
+	return false
+}
