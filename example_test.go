@@ -21,6 +21,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/simnet"
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
@@ -1391,4 +1392,49 @@ func ExampleTrace() {
 	var none rocl.Trace
 	fmt.Println(none.IsValid(), rocl.Trace{ID: [16]byte{1}, Span: [8]byte{2}}.IsValid())
 	// Output: false true
+}
+
+func ExampleExposedMemory() {
+	n, network := newNode(), simnet.New(1) // in a program, the transport is that of package ofi
+	defer n.close()
+	a := n.open(rocl.WithTransports(network.AddHost("a").Start().Transport()))
+	mem := []byte("read by nobody here")
+	exposed, err := a.ExposeMemory(mem, true, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer exposed.Close()
+	fmt.Println(len(exposed.Key()) > 0) // the key goes to the other context in a message
+	// Output: true
+}
+
+func ExampleRemoteMemory() {
+	n, network := newNode(), simnet.New(1) // in a program, the transport is that of package ofi
+	defer n.close()
+	a := n.open(rocl.WithTransports(network.AddHost("a").Start().Transport()))
+	b := n.open(rocl.WithTransports(network.AddHost("b").Start().Transport()))
+	exposed, err := a.ExposeMemory([]byte("the memory of a"), true, false)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer exposed.Close()
+	ctx := context.Background()
+	to, from := register(b, "to"), register(a, "from")
+	if err := from.SendBytes(ctx, to.ID(), 1, exposed.Key()); err != nil {
+		log.Fatal(err)
+	}
+	m, err := to.Recv(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Release()
+	memory, err := b.RemoteMemory(m.From().Context(), bytes.Clone(m.Bytes()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer memory.Close(ctx)
+	text := make([]byte, 6)
+	err = memory.Read(ctx, 4, text)
+	fmt.Println(b.IsOneSided(a.ID()), string(text), err)
+	// Output: true memory <nil>
 }
