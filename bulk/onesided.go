@@ -285,7 +285,7 @@ func (ep *Endpoint) askParts(ctx context.Context, h *Handle, s *source) []remote
 	m, err := ep.ask(ctx, h.origin, tagExport, nil, request{Handle: rawHandle(*h)})
 	var parts []remotePart
 	if err == nil {
-		parts, err = ep.parseParts(h, m.Bytes())
+		parts, err = parseParts(h, m.Bytes(), ep.c.RemoteMemory)
 		m.Release()
 	}
 	ep.sources.mu.Lock()
@@ -301,26 +301,26 @@ func (ep *Endpoint) askParts(ctx context.Context, h *Handle, s *source) []remote
 	return s.parts
 }
 
-// parseParts returns the segments that the reply p describes.
-func (ep *Endpoint) parseParts(h *Handle, p []byte) (parts []remotePart, err error) {
+// parseParts returns the segments that the reply p describes. memory is rocl.Context.RemoteMemory.
+func parseParts(h *Handle, p []byte, memory func(rocl.GID, []byte) (*rocl.RemoteMemory, error)) (parts []remotePart, err error) {
 	if len(p) == 0 || p[0] != exported {
 		return nil, parseError(p)
 	}
 	end := int64(0)
 	for p = p[1:]; len(p) > 0; {
-		if len(p) < 10 || len(p)-10 < int(binary.LittleEndian.Uint16(p[8:])) || len(parts) == exportParts {
+		if len(p) < 10 || len(parts) == exportParts {
 			return nil, errProtocol
 		}
-		n, k := binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint16(p[8:])
-		if n == 0 || n > uint64(h.Len()-end) {
+		n, behind := binary.LittleEndian.Uint64(p), 10+int(binary.LittleEndian.Uint16(p[8:]))
+		if n == 0 || n > uint64(h.Len()-end) || len(p) < behind {
 			return nil, errProtocol
 		}
-		m, err := ep.c.RemoteMemory(h.origin, p[10:10+k])
+		m, err := memory(h.origin, p[10:behind])
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errProtocol, err)
 		}
 		end += int64(n)
-		parts, p = append(parts, remotePart{end, m}), p[10+k:]
+		parts, p = append(parts, remotePart{end, m}), p[behind:]
 	}
 	if end != h.Len() {
 		return nil, errProtocol

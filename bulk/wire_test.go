@@ -3,10 +3,15 @@
 package bulk
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/codec"
+	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -47,6 +52,28 @@ func FuzzRequest(f *testing.F) {
 		}
 		if s := h.last(); s.Off > h.steps[0].Len || s.Len > h.steps[0].Len-s.Off || s.Rights&^h.steps[0].Rights != 0 {
 			t.Errorf("%v of %v", s, h.steps[0])
+		}
+	})
+}
+
+// No reply with keys causes a panic, and each that is taken has keys for all bytes of the handle.
+func FuzzKeys(f *testing.F) {
+	part := func(p []byte, n uint64, key []byte) []byte {
+		p = binary.LittleEndian.AppendUint64(p, n)
+		return append(binary.LittleEndian.AppendUint16(p, uint16(len(key))), key...)
+	}
+	f.Add(part([]byte{exported}, 100, []byte("key")))
+	f.Add(part(part([]byte{exported}, 60, []byte("key")), 40, nil))
+	f.Add(part([]byte{exported}, 100, make([]byte, 1<<16-1)))
+	f.Add([]byte{exported, 100})
+	d := dispatch.New(dispatch.Config{Self: rocl.GID{}, Pool: buffers.New()})
+	f.Cleanup(func() { _ = d.Close(context.Background()) })
+	h := Handle{region: 1}
+	h.steps[0] = step{0, 100, ReadWrite}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		parts, err := parseParts(&h, p, d.RemoteMemory)
+		if err == nil && (len(parts) == 0 || parts[len(parts)-1].end != h.Len()) {
+			t.Errorf("%d parts of %q", len(parts), p)
 		}
 	})
 }

@@ -114,7 +114,8 @@ func (d *Dispatcher) RemoteMemory(peer resource.GID, key []byte) (*RemoteMemory,
 		if len(key) == 0 || len(key) <= int(key[0]) {
 			return nil, false
 		}
-		part, key = slices.Clone(key[1:1+key[0]]), key[1+key[0]:]
+		end := 1 + int(key[0])
+		part, key = slices.Clone(key[1:end]), key[end:]
 		return part, true
 	}
 	for len(key) > 0 {
