@@ -12,8 +12,6 @@ import (
 )
 
 // A key that another process has made up is refused, whatever lengths it has.
-//
-// Promise (Hostile peers): A malformed key of remote memory is refused.
 func TestKeysOfMemoryThatLie(t *testing.T) {
 	d := newWorld().node(t, 1, inproc.NewNetwork().Transport())
 	for _, key := range [][]byte{
