@@ -282,8 +282,12 @@ func allMessages(*link, *subsys.Header) bool { return true }
 
 // underWayLocked appends watermarks of the messages that covers selects and that are not
 // acknowledged: one for all messages that have numbers, and one for each line in which some wait.
-// mu must be held.
+// If a successor has them, because the link ended since the caller has listed the links, that is one
+// watermark. mu must be held.
 func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Header) bool) []watermark {
+	if l.heir != nil {
+		return append(marks, watermark{l: l.heir, isHeld: true})
+	}
 	last, found := uint32(0), false
 	l.s.EachNumbered(func(h *subsys.Header, seq uint32) {
 		if covers(l, h) {

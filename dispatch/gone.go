@@ -90,7 +90,7 @@ func (d *Dispatcher) owes(peer resource.GID, own *link) bool {
 	return slices.ContainsFunc(d.lanes(peer), func(l *link) bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
+		return l.heir != nil || !l.life.HasEnded() && (l == own && (l.s.HasQueued() || l.held > 0) || l != own && !l.isIdleLocked())
 	})
 }
 

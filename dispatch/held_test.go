@@ -188,7 +188,7 @@ func TestHeldAreCounted(t *testing.T) {
 	for i, done := range []<-chan error{flushed, ofTwo} {
 		var fe *FlushError
 		if err := <-done; !errors.As(err, &fe) || fe.Undelivered != 0 {
-			t.Fatalf("%v; reported: %+v", err, <-h.reports)
+			t.Fatalf("Flush %d: %v; %d reports", i, err, len(h.reports))
 		}
 		got := map[resource.GID]int{}
 		for _, to := range fe.Targets {
@@ -201,6 +201,21 @@ func TestHeldAreCounted(t *testing.T) {
 			t.Errorf("Flush %d: %v wait, want %v", i, got, want)
 		}
 	}
+	_ = h.b.Close(ended()) // without waiting for what has no room
+}
+
+// A Flush that has listed the links before one of them ended waits for what the successor has.
+func TestFlushBesideSuccession(t *testing.T) {
+	h := newHeirWorld(t)
+	f := h.flow(t, box(t, h.a, 7, FirstCredit))
+	next := h.succeed(t, func() { f.push(40<<10, purpose{}, 0, 1) }, nil)
+	h.l.mu.Lock()
+	marks := h.l.underWayLocked(nil, allMessages)
+	h.l.mu.Unlock()
+	if len(marks) != 1 || marks[0].l != next {
+		t.Fatalf("%d watermarks of a link that has a successor", len(marks))
+	}
+	try.Fails(marks[0].passed(ended(), allMessages))(t, context.Canceled)
 	_ = h.b.Close(ended()) // without waiting for what has no room
 }
 
