@@ -282,7 +282,7 @@ func allMessages(*link, *subsys.Header) bool { return true }
 
 // underWayLocked appends watermarks of the messages that covers selects and that are not
 // acknowledged: one for all messages that have numbers, and one for each line in which some wait.
-// If a successor has them, because the link ended since the caller has listed the links, that is one
+// If a successor has them, because the link ended since the caller listed the links, that is one
 // watermark. mu must be held.
 func (l *link) underWayLocked(marks []watermark, covers func(*link, *subsys.Header) bool) []watermark {
 	if l.heir != nil {
