@@ -198,5 +198,5 @@ func (l *ledger) unexcused(a, b *spell, from, to time.Duration) (at time.Duratio
 
 // isExcused reports whether a fault excuses some time between from and to.
 func (l *ledger) isExcused(a, b *spell, from, to time.Duration) bool {
-	return slices.ContainsFunc(l.excuses(a, b), func(e [2]time.Duration) bool { return e[0] < to && from < e[1] })
+	return slices.ContainsFunc(l.excuses(a, b), func(e [2]time.Duration) bool { return e[0] <= to && from < e[1] })
 }

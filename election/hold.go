@@ -50,6 +50,9 @@ const (
 	leastPause = 5 * time.Millisecond
 	mostPause  = 500 * time.Millisecond
 
+	// placePause is the first pause for a claim that is registered and has no place yet.
+	placePause = 50 * time.Microsecond
+
 	// silencePause is how often a standby looks whether the link with a dead node has noticed that.
 	silencePause = 20 * time.Millisecond
 )
@@ -103,6 +106,11 @@ func Hold(ctx context.Context, c *rocl.Context, name rocl.Attributes, opts ...Op
 // were asked and no claim was greater. So of two settled claims the older one was registered when
 // the younger one asked, and the younger one waits for it. For the same reason the number of a
 // claim is above that of each holder that it has waited for.
+//
+// A claim is registered before it gets its place, and those that see it wait until it has one
+// (Lamport's bakery algorithm: a process says that it is choosing). Otherwise a claim could get a
+// place, another one could take the name with a greater number and end, and only then would the
+// first one be registered.
 func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 	var cfg config
 	for _, o := range opts {
@@ -117,6 +125,11 @@ func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 	if err := t.claim(ctx, cfg.above, cfg.register); err != nil {
 		return err
 	}
+	return t.queue(ctx, cfg.register)
+}
+
+// queue waits until it is the claim's turn, and takes the name.
+func (t *Term) queue(ctx context.Context, opts []rocl.RegisterOption) error {
 	isSettled, pause, last := false, leastPause, rocl.GID{}
 	for {
 		others, err := t.look(ctx)
@@ -127,7 +140,7 @@ func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 			if err := t.r.Delete(ctx); err != nil {
 				return err
 			}
-			if err := t.claim(ctx, greatest, cfg.register); err != nil {
+			if err := t.claim(ctx, greatest, opts); err != nil {
 				return err
 			}
 			continue
@@ -150,18 +163,27 @@ func (t *Term) hold(ctx context.Context, opts []Option) (err error) {
 }
 
 // claim registers a claim that is younger than the given number.
-func (t *Term) claim(ctx context.Context, than uint64, opts []rocl.RegisterOption) (err error) {
-	if t.own.order, err = next(than); err != nil {
+func (t *Term) claim(ctx context.Context, than uint64, opts []rocl.RegisterOption) error {
+	if err := t.register(ctx, opts); err != nil {
 		return err
 	}
-	l, err := t.attrs(0)
-	if err != nil {
-		return err
-	}
-	if t.r, err = t.c.Register(ctx, l, opts...); err == nil {
+	return t.place(ctx, than)
+}
+
+// register registers a claim without a place.
+func (t *Term) register(ctx context.Context, opts []rocl.RegisterOption) (err error) {
+	if t.r, err = t.c.Register(ctx, rocl.Attrs{AttrName: t.text}, opts...); err == nil {
 		t.own.id = t.r.ID()
 	}
 	return err
+}
+
+// place gives the claim its place, behind the given number.
+func (t *Term) place(ctx context.Context, than uint64) (err error) {
+	if t.own.order, err = next(than); err != nil {
+		return err
+	}
+	return t.r.Set(ctx, AttrClaim, text(t.own.order))
 }
 
 // attrs returns the attributes of a standby's claim, or if number is not 0, of the holder's.
@@ -175,24 +197,34 @@ func (t *Term) attrs(number uint64) (l *rocl.List, err error) {
 
 func text(n uint64) string { return strconv.FormatUint(n, 10) }
 
-// look returns the other claims, when all nodes have told theirs.
+// look returns the other claims, when all nodes have told theirs and all have a place.
 func (t *Term) look(ctx context.Context) (others []claim, err error) {
-	for pause := leastPause; ; pause = min(2*pause, mostPause) {
+	for pause := placePause; ; pause = min(2*pause, mostPause) {
 		others = others[:0]
+		areAllPlaced := true
 		for f, ferr := range t.c.FindAll(ctx, rocl.Match{AttrName: t.text}, wanted) {
 			if err = ferr; err != nil {
 				break
+			}
+			if _, isPlaced := f.Attrs.Get(AttrClaim); !isPlaced {
+				areAllPlaced = false
 			}
 			if o, ok := claimOf(&f); ok && o.id != t.own.id {
 				others = append(others, o)
 				t.greatest = max(t.greatest, o.greatest())
 			}
 		}
-		if !errors.Is(err, rocl.ErrPartial) {
+		switch isPartial := errors.Is(err, rocl.ErrPartial); {
+		case err != nil && !isPartial || err == nil && areAllPlaced:
 			return others, err
+		case isPartial:
+			pause = max(pause, leastPause)
 		}
 		if cause := wait(ctx, pause); cause != nil {
-			return nil, fmt.Errorf("%w; %w", cause, err)
+			if err != nil {
+				cause = fmt.Errorf("%w; %w", cause, err)
+			}
+			return nil, cause
 		}
 	}
 }
