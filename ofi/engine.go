@@ -21,6 +21,7 @@ const (
 	rounds       = 8        // reads of the completion queue before another source gets its turn
 	firstTick    = 50 * time.Microsecond
 	mostTick     = 5 * time.Millisecond
+	mostVain     = 256 // sleeps that are put off while nothing completes
 )
 
 // An engine drives the endpoint of a port. It is in the context's poller by two descriptors: a
@@ -36,7 +37,9 @@ type engine struct {
 	hasWork atomic.Bool   // progress must be called before the goroutine sleeps
 	revived atomic.Bool   // memory has come back for a connection, or for receives
 	empty   uint64        // how often the completion queue was found empty
+	vain    int           // sleeps that were put off since something completed, or since the last sleep
 	tick    time.Duration // of the timer, when it is next set
+	isSet   bool          // the timer, and nothing has completed since: sleeps may be shorter than tick
 	done    [64]fabric.Completion
 	frames  [256]subsys.Frame
 	header  subsys.Header // argument of Room; a local variable would be allocated each time
@@ -155,6 +158,7 @@ func (r ring) Ready(subsys.Readiness) (frames int, again bool) {
 	}
 	var b [8]byte
 	_, _ = unix.Read(r.timer, b[:])
+	r.isSet = false
 	return r.progress()
 }
 
@@ -181,18 +185,36 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 	needsTimer := len(p.blocked)+len(p.waiting) > 0 || p.ep.WaitFD() < 0 && len(p.conns)+p.remotes > 0
 	isBusy := len(p.free)+p.receives < len(p.ops) || p.exposed > 0
 	p.mu.Unlock()
-	if needsTimer {
-		if isBusy {
-			p.tick = firstTick
-		}
-		setTimer(p.timer, p.tick)
-		p.tick = min(2*p.tick, mostTick)
+	mayWait, isReady := true, false
+	if fd := p.ep.WaitFD(); fd >= 0 {
+		// The provider takes one message at a time from a socket, and what it serves to peers completes
+		// nothing here. The poller has been told already of what is left, and is not told again.
+		mayWait = p.ep.CanWait()
+		isReady = mayWait && isReadable(fd)
 	}
-	if p.ep.WaitFD() >= 0 && !p.ep.CanWait() {
+	if !mayWait || isReady && p.vain < mostVain {
+		p.vain++
 		p.hasWork.Store(true)
 		return true
 	}
+	p.vain = 0
+	if needsTimer || isReady {
+		if isBusy {
+			p.tick, p.isSet = firstTick, false
+		}
+		if !p.isSet {
+			setTimer(p.timer, p.tick)
+			p.tick, p.isSet = min(2*p.tick, mostTick), true
+		}
+	}
 	return false
+}
+
+// isReadable reports whether a read of fd would not wait.
+func isReadable(fd int) bool {
+	one := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, _ := unix.Poll(one[:], 0)
+	return n > 0
 }
 
 // A queueSource is the completion queue in the poller.
@@ -222,7 +244,7 @@ func (p *port) progress() (frames int, again bool) {
 			p.empty++
 			again = false
 		} else {
-			p.tick = firstTick
+			p.tick, p.isSet, p.vain = firstTick, false, 0
 		}
 		p.mu.Lock()
 		for i := range p.done[:n] {

@@ -80,29 +80,12 @@ func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 // providers `tcp;ofi_rxm`, `sockets`, `udp;ofi_rxd` and `shm`.
 func TestConformance(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
-		o := subsystest.Options{New: func() subsys.Transport {
-			tr := ofi.New(provider, ofi.WithShm())
-			if *long {
-				return tr
-			}
-			return sharesNothing{tr}
-		}}
+		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider, ofi.WithShm()) }}
 		if provider != providers[0] {
 			o.Largest = 4 << 20
 		}
 		subsystest.Test(t, o)
 	})
-}
-
-// sharesNothing is a transport without one-sided transfers: see onlyLong.
-type sharesNothing struct{ subsys.Transport }
-
-func (s sharesNothing) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
-	p, err := s.Transport.Listen(addr, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return struct{ subsys.Port }{p}, nil
 }
 
 // Two contexts that have no other transport exchange messages in messages of the provider, and

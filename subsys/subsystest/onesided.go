@@ -73,10 +73,14 @@ func oneSided(t *testing.T, o Options, d harness.Drive) {
 		}
 		want := make([]byte, len(mem))
 		fill(want, 2)
-		for at := 0; at < len(want); at += 30_000 {
-			try.OK(t, e.WriteMemory(want[at:min(at+30_000, len(want))], key, uint64(at), done))
+		c.n.Hold.Lock() // the owner of the memory finds many writes at once
+		for range 20 {
+			for at := 0; at < len(want); at += 25_000 {
+				try.OK(t, e.WriteMemory(want[at:at+25_000], key, uint64(at), done))
+			}
 		}
-		e.wants(t, 4)
+		c.n.Hold.Unlock()
+		e.wants(t, 80)
 		if !bytes.Equal(mem, want) {
 			t.Error("the bytes are not there when the write has ended")
 		}
