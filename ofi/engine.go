@@ -187,8 +187,8 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 	p.mu.Unlock()
 	mayWait, isReady := true, false
 	if fd := p.ep.WaitFD(); fd >= 0 {
-		// The provider takes one message at a time from a socket, and what it serves to peers completes
-		// nothing here. The poller has been told already of what is left, and is not told again.
+		// The provider takes one message at a time from a socket, and what it serves to peers
+		// completes nothing here. The poller was told of what is left, and is not told again.
 		mayWait = p.ep.CanWait()
 		isReady = mayWait && isReadable(fd)
 	}
