@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -81,7 +82,10 @@ func init() {
 		}
 		return err
 	}
-	programs["sleeps"] = func() error { select {} }
+	programs["sleeps"] = func() error {
+		time.Sleep(time.Hour) // select {} would be a deadlock, without cgo
+		return nil
+	}
 	programs["sleeps as task"] = asTask(func(context.Context, *tpvm.Task) error { select {} })
 }
 
