@@ -19,7 +19,7 @@ const (
 	// AttrName has the attributes of the name as text. Holder and standbys have it.
 	AttrName = prefix + "name"
 	// AttrClaim is the place in the queue: the least number is the oldest claim. Holder and
-	// standbys have it.
+	// standbys have it. A claim that was just registered has none, and others wait until it has.
 	AttrClaim = prefix + "claim"
 	// AttrNumber is the fencing number, as of [Term.Number]. Only the holder has it.
 	AttrNumber = prefix + "number"
