@@ -18,6 +18,7 @@ import (
 	"unicode"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/programs"
 )
 
 // Environment variables of AddHosts.
@@ -303,7 +304,7 @@ func startShell(ctx context.Context, cmd *exec.Cmd) (*shell, error) {
 	s.out = bufio.NewReader(io.LimitReader(out, mostGreeted))
 	cmd.Stderr = s.output
 	cmd.WaitDelay = time.Second // for a background process that keeps the standard error open
-	if err := cmd.Start(); err != nil {
+	if err := programs.StartUnblocked(cmd); err != nil {
 		return nil, err
 	}
 	s.wait = sync.OnceValue(func() error {

@@ -30,7 +30,7 @@ type processes struct {
 func (o *processes) start(cmd *exec.Cmd) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	err := cmd.Start()
+	err := StartUnblocked(cmd)
 	if err == nil {
 		o.all[cmd.Process.Pid] = struct{}{}
 	}

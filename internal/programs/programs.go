@@ -7,6 +7,7 @@
 //	programs.go  a program: starting, signals, the end
 //	guard.go     ending programs when this process is killed
 //	orphans.go   reaping as process 1
+//	signals*.go  starting without blocked signals
 package programs
 
 import (

@@ -38,6 +38,29 @@ const char *shim_getenv(const char *name) { return getenv(name); }
 
 void shim_setenv(const char *name, const char *value) { setenv(name, value, 1); }
 
+/*
+ * A signal for the process goes to a thread of the program. Go's threads, which the kernel may choose
+ * while the main thread has another signal, would run a handler of the program on a foreign stack.
+ * Go's runtime starts with the signals that are blocked when its constructor runs, between these
+ * two: the first has a higher priority, the second comes later in the linker's command. Go needs the signals
+ * that are left out for itself.
+ */
+static sigset_t programs_mask;
+
+__attribute__((constructor(101))) static void block_signals(void)
+{
+	static const int gos[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGPROF, SIGSEGV, SIGSYS, SIGTRAP, SIGURG};
+	sigset_t set;
+	size_t i;
+
+	sigfillset(&set);
+	for (i = 0; i < sizeof gos / sizeof *gos; i++)
+		sigdelset(&set, gos[i]);
+	pthread_sigmask(SIG_BLOCK, &set, &programs_mask);
+}
+
+__attribute__((constructor)) static void restore_signals(void) { pthread_sigmask(SIG_SETMASK, &programs_mask, NULL); }
+
 static pid_t owner;
 
 /* at_exit does nothing in a process that a fork has left with one thread of the library's. */

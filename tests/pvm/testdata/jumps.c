@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* jumps: a signal handler leaves pvm_recv and pvm_trecv by siglongjmp. No message is lost. */
+/* jumps: a signal handler leaves pvm_recv and pvm_trecv by siglongjmp. No message is lost, and the
+ * handler can run in no thread of the library. */
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/time.h>
 #include "pvm3.h"
 
@@ -17,6 +21,29 @@ static int fail(const char *what, int n)
 	printf("%s: %d\n", what, n);
 	pvm_exit();
 	return 1;
+}
+
+/* takers returns how many threads may get SIGALRM. */
+static int takers(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	struct dirent *task;
+	char path[300], line[300];
+	int n = 0;
+
+	while ((task = readdir(tasks)) != NULL) {
+		FILE *status;
+
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", task->d_name);
+		if (task->d_name[0] == '.' || !(status = fopen(path, "r"))) /* or the thread has ended */
+			continue;
+		while (fgets(line, sizeof line, status))
+			if (strncmp(line, "SigBlk:", 7) == 0 && !(strtoull(line + 7, NULL, 16) >> (SIGALRM - 1) & 1))
+				n++;
+		fclose(status);
+	}
+	closedir(tasks);
+	return n;
 }
 
 int main(void)
@@ -69,6 +96,8 @@ int main(void)
 	if (pvm_recv(-1, 9) <= 0)
 		return fail("the message is lost", 9);
 	pvm_upkint(&n, 1, 1);
+	if (takers() != 1)
+		return fail("threads that may get SIGALRM", takers());
 	printf("%d jumps, %d\n", jumps, n);
 	pvm_exit();
 	return 0;
