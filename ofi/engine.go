@@ -263,7 +263,7 @@ func (p *port) progress() (frames int, again bool) {
 			p.visits[i] = nil
 			frames += p.visit(c)
 		}
-		if n == 0 {
+		if n == 0 || frames > 0 { // a waiter gets its message before the queue is read again
 			break
 		}
 	}

@@ -91,6 +91,8 @@ type Poller struct {
 	nap   nap
 
 	again []Source
+	// wasAgain has memory for again.
+	wasAgain []Source
 
 	hot      [direct]hot
 	asked    uint          // Polls since the last question to epoll
@@ -391,11 +393,13 @@ func (p *Poller) harvest(ms int) int {
 	}
 	if len(p.again) > 0 {
 		again := p.again
-		p.again = nil
+		p.again, p.wasAgain = p.wasAgain[:0], nil
 		p.mode.Store(uint32(Awake))
-		for _, s := range again {
+		for i, s := range again {
+			again[i] = nil
 			n += p.run(s, Readable|Ended)
 		}
+		p.wasAgain = again // its memory serves the next time
 		ms = 0
 	}
 	p.count.Polls.Add(1)
