@@ -14,7 +14,6 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/sentinel"
-	"golang.org/x/sys/unix"
 )
 
 // Errors of this package.
@@ -371,7 +370,7 @@ func newArena(ctx context.Context, size int, isShared bool) (a Arena, err error)
 		}
 	}
 	if a.FD < 0 { // also if no file descriptor is left: transports copy what lies in such an arena
-		a.Mem, err = unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+		a.Mem, err = mapPrivate(size)
 	}
 	if err != nil {
 		return a, fmt.Errorf("buffers: mapping %d bytes: %w", size, err)
@@ -407,7 +406,7 @@ func (p *Pool) unmap(h *home) {
 
 func (a *Arena) unmap() {
 	if a.FD < 0 {
-		_ = unix.Munmap(a.Mem)
+		unmapPrivate(a.Mem)
 		return
 	}
 	memfd.Unmap(a.Mem)
