@@ -7,12 +7,11 @@ package subsys
 import (
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// A set has the descriptors that a Poller watches, for poll(2), which every Unix system has. It
-// serves a few descriptors, and tests: Linux uses it with the build tag portable.
+// A set has the descriptors that a Poller watches, for poll(2), which every Unix system has,
+// and Windows as WSAPoll. It serves a few descriptors, and tests: Linux uses it with the build tag
+// portable.
 //
 // poll(2) reports a condition for as long as it lasts, and a source may leave its input unread, for
 // lack of memory. So a source that was called in vain twice is not watched for a while.
@@ -22,9 +21,9 @@ import (
 type set struct {
 	bell   bell // wake rings it
 	gate   bell // ends park so that it looks at the descriptors again
-	fds    []unix.PollFd
+	fds    []pollFd
 	parked sync.Mutex // held by park; guards gated
-	gated  []unix.PollFd
+	gated  []pollFd
 
 	mu      sync.Mutex // guards the following fields; a leaf
 	watched map[int32]*watch
@@ -85,7 +84,7 @@ func (s *set) want(fd int, want bool) {
 
 // list appends what poll(2) is to watch. If it leaves out a source, wait is how many milliseconds
 // to wait at most, else -1.
-func (s *set) list(fds []unix.PollFd) (all []unix.PollFd, wait int) {
+func (s *set) list(fds []pollFd) (all []pollFd, wait int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wait = -1
@@ -97,9 +96,9 @@ func (s *set) list(fds []unix.PollFd) (all []unix.PollFd, wait int) {
 			}
 			w.vain = 0
 		}
-		f := unix.PollFd{Fd: fd, Events: unix.POLLIN}
+		f := pollFd{Fd: pollable(int(fd)), Events: pollIn}
 		if w.wants {
-			f.Events |= unix.POLLOUT
+			f.Events |= pollOut
 		}
 		fds = append(fds, f)
 	}
@@ -112,11 +111,11 @@ func (s *set) ready() int { return s.await(0) }
 // await is ready that waits up to ms milliseconds for an event. A signal may end it early.
 func (s *set) await(ms int) int {
 	var most int
-	s.fds, most = s.list(append(s.fds[:0], unix.PollFd{Fd: int32(s.bell.r), Events: unix.POLLIN}))
+	s.fds, most = s.list(append(s.fds[:0], pollFd{Fd: pollable(s.bell.r), Events: pollIn}))
 	if most >= 0 {
 		ms = min(ms, most)
 	}
-	_, _ = unix.Poll(s.fds, ms) // EINTR: the caller looks again in any case
+	_, _ = poll(s.fds, ms) // EINTR: the caller looks again in any case
 	n := 0
 	for _, f := range s.fds {
 		if f.Revents != 0 {
@@ -130,16 +129,16 @@ func (s *set) await(ms int) int {
 // event returns the descriptor and the conditions of an event of the last ready or await.
 func (s *set) event(i int) (fd int32, on Readiness) {
 	f := &s.fds[i]
-	if f.Revents&^unix.POLLOUT != 0 {
+	if f.Revents&^pollOut != 0 {
 		on |= Readable
 	}
-	if f.Revents&(unix.POLLOUT|unix.POLLERR|unix.POLLHUP) != 0 {
+	if f.Revents&(pollOut|pollErr|pollHup) != 0 {
 		on |= Writable
 	}
-	if f.Revents&(unix.POLLERR|unix.POLLHUP) != 0 {
+	if f.Revents&(pollErr|pollHup) != 0 {
 		on |= Ended
 	}
-	return f.Fd, on
+	return int32(f.Fd), on
 }
 
 // handled is called after the source of fd has delivered so many frames because of an event.
@@ -176,14 +175,14 @@ func (s *set) park() bool {
 	for {
 		var most int
 		s.gated, most = s.list(append(s.gated[:0],
-			unix.PollFd{Fd: int32(s.gate.r), Events: unix.POLLIN}, unix.PollFd{Fd: int32(s.bell.r), Events: unix.POLLIN}))
+			pollFd{Fd: pollable(s.gate.r), Events: pollIn}, pollFd{Fd: pollable(s.bell.r), Events: pollIn}))
 		s.mu.Lock()
 		isEnded := s.isEnded
 		s.mu.Unlock()
 		if isEnded {
 			return false
 		}
-		n, _ := unix.Poll(s.gated, most)
+		n, _ := poll(s.gated, most)
 		if s.gated[0].Revents != 0 {
 			s.gate.drain()
 			n--

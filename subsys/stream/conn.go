@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 // A Writer puts frames on the stream of one connection. It belongs to the goroutine that calls
@@ -169,10 +169,10 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 		}
 		n, err := c.sock.read(space)
 		isLarge := c.spinIn.most > 0 && len(space) >= spinFrom
-		if err == unix.EAGAIN && isLarge {
+		if err == syscall.EAGAIN && isLarge {
 			n, err = c.spinIn.repeat(func() (int, error) { return c.sock.read(space) })
 		}
-		if err == unix.EAGAIN {
+		if err == syscall.EAGAIN {
 			return frames, false
 		}
 		if err == nil && n == 0 {
@@ -267,13 +267,13 @@ func (c *Conn) resume() (isBack bool, err error) {
 }
 
 // Write writes bytes to the socket, as many as there is room for. A [Writer] calls it. It returns
-// unix.EAGAIN, not wrapped, if there is no room.
+// syscall.EAGAIN, not wrapped, if there is no room.
 func (c *Conn) Write(b []byte) (int, error) { return c.sock.write(b) }
 
 // Writev is Write for bytes in several pieces.
-func (c *Conn) Writev(iov []unix.Iovec) (int, error) {
+func (c *Conn) Writev(iov []Iovec) (int, error) {
 	n, err := c.sock.writev(iov)
-	if err == unix.EAGAIN && c.spinOut.most > 0 && iov[len(iov)-1].Len >= spinFrom {
+	if err == syscall.EAGAIN && c.spinOut.most > 0 && iov[len(iov)-1].Len >= spinFrom {
 		n, err = c.spinOut.repeat(func() (int, error) { return c.sock.writev(iov) })
 	}
 	return n, err

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
@@ -190,7 +189,7 @@ func dial(ctx context.Context, host string) (*net.TCPConn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", host)
 	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		if isRefused(err) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 		}
 		return nil, err

@@ -3,13 +3,11 @@
 package stream
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 // localBuffer is the size in bytes of a socket's buffers for each direction if the peer is on this
@@ -37,7 +35,7 @@ func (s *socket) adopt(nc *net.TCPConn, count *subsys.Counters) error {
 	if err != nil {
 		return err
 	}
-	if e := raw.Control(func(fd uintptr) { s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); e != nil {
+	if e := raw.Control(func(fd uintptr) { s.fd, err = duplicate(fd) }); e != nil {
 		return e
 	}
 	if err != nil {
@@ -45,8 +43,7 @@ func (s *socket) adopt(nc *net.TCPConn, count *subsys.Counters) error {
 	}
 	s.boundResends()
 	if s.isLocal = isLocal(nc); s.isLocal {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, localBuffer)
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, localBuffer)
+		s.setBuffers(localBuffer)
 	}
 	s.count = count
 	s.refs.Store(1)
@@ -79,15 +76,6 @@ func (s *socket) drop() bool {
 	if s.refs.Add(-1) > 0 {
 		return false
 	}
-	unix.Close(s.fd)
+	s.close()
 	return true
-}
-
-// shut ends both directions. Bytes already written are still sent.
-func (s *socket) shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
-
-// isEnded reports whether err means that the peer has closed the connection. The last bytes that
-// the peer sent may still be unread.
-func isEnded(err error) bool {
-	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }

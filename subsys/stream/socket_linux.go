@@ -47,13 +47,13 @@ func isOwed(i *unix.TCPInfo) bool {
 	return i.Probes > 0 || i.Unacked > 0 && i.Last_ack_recv > i.Last_data_sent
 }
 
-// read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
+// read reads what has arrived. It returns syscall.EAGAIN, not wrapped, if nothing has.
 func (s *socket) read(b []byte) (int, error) {
 	s.count.Reads.Add(1)
 	return s.call("read", syscall.SYS_READ, unsafe.Pointer(&b[0]), len(b), len(b) <= quickRead)
 }
 
-// write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
+// write writes as much as there is room for. It returns syscall.EAGAIN, not wrapped, if there is none.
 func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	return s.call("write", syscall.SYS_WRITE, unsafe.Pointer(&b[0]), len(b), len(b) <= quickWrite)

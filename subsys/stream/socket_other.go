@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux || portable
+//go:build unix && (!linux || portable)
 
 package stream
 
@@ -18,13 +18,13 @@ func (*socket) boundResends() {}
 // unanswered implements the method of [subsys.Prober]. On this system it does not know.
 func (*socket) unanswered() (owes bool, heard time.Duration) { return false, 0 }
 
-// read reads what has arrived. It returns unix.EAGAIN, not wrapped, if nothing has.
+// read reads what has arrived. It returns syscall.EAGAIN, not wrapped, if nothing has.
 func (s *socket) read(b []byte) (int, error) {
 	s.count.Reads.Add(1)
 	return call("read", func() (int, error) { return unix.Read(s.fd, b) })
 }
 
-// write writes as much as there is room for. It returns unix.EAGAIN, not wrapped, if there is none.
+// write writes as much as there is room for. It returns syscall.EAGAIN, not wrapped, if there is none.
 func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	return call("write", func() (int, error) { return unix.Write(s.fd, b) })

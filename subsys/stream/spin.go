@@ -3,9 +3,8 @@
 package stream
 
 import (
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // spinFrom is the number of bytes of a read or a write from which spinning is worth its price.
@@ -27,10 +26,10 @@ type spinner struct {
 func (s *spinner) repeat(call func() (int, error)) (n int, err error) {
 	if s.skip > 0 || s.most == 0 {
 		s.skip = max(0, s.skip-1)
-		return 0, unix.EAGAIN
+		return 0, syscall.EAGAIN
 	}
 	for start := time.Now(); ; {
-		if n, err = call(); err != unix.EAGAIN {
+		if n, err = call(); err != syscall.EAGAIN {
 			s.skips = 0
 			return n, err
 		}
@@ -40,5 +39,5 @@ func (s *spinner) repeat(call func() (int, error)) (n int, err error) {
 	}
 	s.skips = min(max(1, 2*s.skips), mostSkips)
 	s.skip = s.skips
-	return 0, unix.EAGAIN
+	return 0, syscall.EAGAIN
 }

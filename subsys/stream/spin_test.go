@@ -4,19 +4,18 @@ package stream
 
 import (
 	"slices"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestSpin(t *testing.T) {
 	s := spinner{most: time.Nanosecond}
 	calls := 0
-	inVain := func() (int, error) { calls++; return 0, unix.EAGAIN }
+	inVain := func() (int, error) { calls++; return 0, syscall.EAGAIN }
 	madeCalls := func() bool {
 		calls = 0
-		if n, err := s.repeat(inVain); n != 0 || err != unix.EAGAIN {
+		if n, err := s.repeat(inVain); n != 0 || err != syscall.EAGAIN {
 			t.Fatal(n, err)
 		}
 		return calls > 0
@@ -40,7 +39,7 @@ func TestSpin(t *testing.T) {
 
 	s.skip = 0
 	s.most = time.Hour
-	answers := []error{unix.EAGAIN, unix.EAGAIN, nil}
+	answers := []error{syscall.EAGAIN, syscall.EAGAIN, nil}
 	n, err := s.repeat(func() (int, error) {
 		err := answers[0]
 		answers = answers[1:]
@@ -58,7 +57,7 @@ func TestSpin(t *testing.T) {
 // A context that must not poll spins nowhere.
 func TestSpinOff(t *testing.T) {
 	var s spinner
-	if n, err := s.repeat(func() (int, error) { t.Error("called"); return 1, nil }); n != 0 || err != unix.EAGAIN {
+	if n, err := s.repeat(func() (int, error) { t.Error("called"); return 1, nil }); n != 0 || err != syscall.EAGAIN {
 		t.Error(n, err)
 	}
 }

@@ -3,12 +3,12 @@
 package tcp
 
 import (
+	"syscall"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/stream"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -22,7 +22,7 @@ type writer struct {
 	buf   []byte // headers and inline payloads
 	n     int
 	seg   int // start of the part of buf not yet in iov
-	iov   [vectors]unix.Iovec
+	iov   [vectors]stream.Iovec
 	niov  int
 	first int // iov[first:niov] is still to be written
 
@@ -150,7 +150,7 @@ func (w *writer) vec(b []byte) {
 func (w *writer) flush(c *stream.Conn) (isFull bool, err error) {
 	for w.first < w.niov {
 		n, err := c.Writev(w.iov[w.first:w.niov])
-		if err == unix.EAGAIN {
+		if err == syscall.EAGAIN {
 			return true, nil
 		}
 		if err != nil {
