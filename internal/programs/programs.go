@@ -5,13 +5,13 @@
 // whole. A process that makes a group or a session of its own is not reached.
 //
 //	programs.go  a program: starting, signals, the end
-//	guard.go     ending programs when this process is killed
-//	orphans.go   reaping as process 1
+//	guard*.go    ending programs when this process is killed
+//	orphans*.go  reaping as process 1
 //	signals*.go  starting without blocked signals
+//	group*.go    groups of processes
 package programs
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"sync"
@@ -44,7 +44,7 @@ func Start(cmd *exec.Cmd) (*Program, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = !cmd.SysProcAttr.Setsid
+	beginGroup(cmd.SysProcAttr)
 	if err := own.start(cmd); err != nil {
 		return nil, err
 	}
@@ -129,13 +129,4 @@ func (p *Program) End() {
 		case <-p.ended:
 		}
 	}()
-}
-
-// kill sends a signal to the group.
-func (p *Program) kill(s syscall.Signal) error {
-	err := syscall.Kill(-p.cmd.Process.Pid, s)
-	if errors.Is(err, syscall.ESRCH) {
-		return os.ErrProcessDone
-	}
-	return err
 }

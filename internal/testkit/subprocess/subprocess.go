@@ -99,7 +99,7 @@ func Start(cmd *exec.Cmd, opts ...Option) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setpgid = true
+	beginGroup(cmd.SysProcAttr)
 	endWithParent(cmd.SysProcAttr)
 	if cmd.WaitDelay == 0 {
 		cmd.WaitDelay = closesWithin
