@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"golang.org/x/sys/unix"
+	"github.com/rocl-go/rocl/internal/os/memfd"
 )
 
 // WithoutIndex keeps a server from making an index of its database. All questions then come over
@@ -55,7 +55,7 @@ func (s *Server) serveIndex(c *wire.Conn) error {
 	if err != nil {
 		return c.SendError(m.ID, err)
 	}
-	defer unix.Close(fd)
+	defer memfd.Close(fd)
 	return c.SendDescriptor(m.ID, uint64(size), fd)
 }
 

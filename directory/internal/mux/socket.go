@@ -13,7 +13,6 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -63,9 +62,9 @@ func (s *socket) SyscallConn() (syscall.RawConn, error) { return raw{s.fd}, nil 
 // do.
 func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	s := &socket{at: at, is4: at.IP.To4() != nil}
-	family := unix.AF_INET6
+	family := syscall.AF_INET6
 	if s.is4 {
-		family = unix.AF_INET
+		family = syscall.AF_INET
 	}
 	to, err := s.sockaddr(at)
 	if err != nil {
@@ -74,13 +73,13 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 	if s.fd, err = openSocket(family); err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, socketBufferSize) // as much as the kernel grants
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, socketBufferSize)
+	_ = syscall.SetsockoptInt(descriptor(s.fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, socketBufferSize) // as much as the kernel grants
+	_ = syscall.SetsockoptInt(descriptor(s.fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, socketBufferSize)
 	if shared {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		_ = syscall.SetsockoptInt(descriptor(s.fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 	}
-	if err := unix.Bind(s.fd, to); err != nil {
-		unix.Close(s.fd)
+	if err := syscall.Bind(descriptor(s.fd), to); err != nil {
+		closeSocket(s.fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
 	if s.is4 {
@@ -97,15 +96,15 @@ func newSocket(at *net.UDPAddr, shared bool) (*socket, error) {
 }
 
 // sockaddr returns an address as the kernel has it, in the family of s.
-func (s *socket) sockaddr(a *net.UDPAddr) (unix.Sockaddr, error) {
+func (s *socket) sockaddr(a *net.UDPAddr) (syscall.Sockaddr, error) {
 	if s.is4 {
 		ip := a.IP.To4()
 		if ip == nil {
 			return nil, fmt.Errorf("%s is no IPv4 address", a.IP)
 		}
-		return &unix.SockaddrInet4{Port: a.Port, Addr: [4]byte(ip)}, nil
+		return &syscall.SockaddrInet4{Port: a.Port, Addr: [4]byte(ip)}, nil
 	}
-	sa := &unix.SockaddrInet6{Port: a.Port}
+	sa := &syscall.SockaddrInet6{Port: a.Port}
 	copy(sa.Addr[:], a.IP.To16())
 	if a.Zone != "" {
 		ifi, err := net.InterfaceByName(a.Zone)
@@ -131,7 +130,7 @@ func (s *socket) Ready(on subsys.Readiness) (handled int, again bool) {
 		return 0, false
 	}
 	from, n, e := s.readOne()
-	if e == unix.EAGAIN { // the most frequent result for a polling goroutine
+	if e == syscall.EAGAIN { // the most frequent result for a polling goroutine
 		s.more = false
 		s.rmu.Unlock()
 		return 0, false
@@ -167,7 +166,7 @@ func (s *socket) readPackets() {
 func (s *socket) readMore() (handled int, again bool) {
 	handled = 1
 	for range 8 {
-		n, err := s.io.ReadBatch(s.ms, unix.MSG_DONTWAIT)
+		n, err := s.readBatch()
 		if err != nil {
 			// EAGAIN, or an error that the network reported about an earlier datagram.
 			s.more = mayHaveMore(err)
@@ -175,7 +174,7 @@ func (s *socket) readMore() (handled int, again bool) {
 		}
 		for i := range n {
 			m := &s.ms[i]
-			if from, ok := m.Addr.(*net.UDPAddr); ok && m.Flags&unix.MSG_TRUNC == 0 {
+			if from, ok := m.Addr.(*net.UDPAddr); ok && m.Flags&truncated == 0 {
 				s.handle(m.Buffers[0][:m.N], from)
 			}
 		}
@@ -185,7 +184,9 @@ func (s *socket) readMore() (handled int, again bool) {
 }
 
 // mayHaveMore reports whether there may be more to read behind an error.
-func mayHaveMore(err error) bool { return !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBADF) }
+func mayHaveMore(err error) bool {
+	return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EBADF)
+}
 
 // writeOne writes one datagram.
 func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
@@ -196,7 +197,7 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 	if to == s.to {
 		for try := 0; ; try++ {
 			err := s.write(b)
-			if err != unix.ECONNREFUSED || try > 0 { // an earlier datagram was refused
+			if err != syscall.ECONNREFUSED || try > 0 { // an earlier datagram was refused
 				return err
 			}
 		}
@@ -207,7 +208,7 @@ func (s *socket) writeOne(b []byte, to *net.UDPAddr) error {
 // connect makes the socket send to one address alone, and receive from it alone. If that fails, the
 // socket stays unconnected.
 func (s *socket) connect(to *net.UDPAddr) {
-	if sa, err := s.sockaddr(to); err == nil && unix.Connect(s.fd, sa) == nil {
+	if sa, err := s.sockaddr(to); err == nil && syscall.Connect(descriptor(s.fd), sa) == nil {
 		s.to = to
 	}
 }
@@ -237,7 +238,7 @@ func (s *socket) join(group *net.UDPAddr, ip net.IP) (*socket, error) {
 	}
 	switch {
 	case !group.IP.IsMulticast():
-		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_BROADCAST, 1))
+		err = os.NewSyscallError("setsockopt", syscall.SetsockoptInt(descriptor(s.fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 1))
 	case s.is4:
 		out := s.io.(*ipv4.PacketConn)
 		err = errors.Join(g.io.(*ipv4.PacketConn).JoinGroup(ifi, group),
@@ -284,7 +285,7 @@ func (s *socket) close() {
 			s.packets.Close()
 			return
 		}
-		unix.Close(s.fd)
+		closeSocket(s.fd)
 	}
 }
 
@@ -326,7 +327,7 @@ func (w *writer) flush(s *socket) (sent, bytes int, err error) {
 		var n int
 		var e error
 		if len(ms) > 1 && s.packets == nil {
-			n, e = s.io.WriteBatch(ms, unix.MSG_DONTWAIT)
+			n, e = s.writeBatch(ms)
 		} else if e = s.writeOne(ms[0].Buffers[0], ms[0].Addr.(*net.UDPAddr)); e == nil {
 			n = 1
 		}

@@ -3,7 +3,6 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,10 +11,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"golang.org/x/sys/unix"
 )
 
 // socket is one Unix socket of a Listener, with the files beside it. Its lock is held.
@@ -28,7 +27,7 @@ type socket struct {
 
 	mu       sync.Mutex // guards the following fields; taken before Listener.mu
 	closed   bool       // the socket is not listened at any more, and the files may be another server's
-	ln       *net.UnixListener
+	ln       net.Listener
 	file     fs.FileInfo // of the socket's file
 	lock     *os.File
 	nodeFile fs.FileInfo // of PATH.node
@@ -40,7 +39,6 @@ func (b *socket) openLocked() error {
 	if err != nil {
 		return err
 	}
-	ln.SetUnlinkOnClose(false)
 	if b.file, err = os.Lstat(b.path); err != nil {
 		ln.Close()
 		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
@@ -58,7 +56,7 @@ func (b *socket) unlisten() {
 		return
 	}
 	if isFile(b.path, b.file) { // while ln is open, no other file can have its number
-		_ = unix.Unlink(b.path)
+		_ = unlink(b.path)
 	}
 	b.ln.Close()
 	b.ln = nil
@@ -197,58 +195,22 @@ func takeLock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Stat_t
-	if err = unix.Fstat(int(f.Fd()), &st); err == nil && int(st.Uid) != os.Geteuid() {
+	if uid, ok := owner(f); ok && int(uid) != os.Geteuid() {
 		f.Close()
 		// Cause: root tries to serve another user's node. Remedy: run the daemon as that user.
-		return nil, fmt.Errorf("directory: serving %s: %w: %s belongs to user %d, and only that user can serve there", path, ErrUntrusted, path+lockSuffix, st.Uid)
+		return nil, fmt.Errorf("directory: serving %s: %w: %s belongs to user %d, and only that user can serve there", path, ErrUntrusted, path+lockSuffix, uid)
 	}
-	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+	if err = tryLock(f); err == nil {
 		if isOpen(path+lockSuffix, f) {
 			return f, nil
 		}
-		err = unix.EWOULDBLOCK // the file was replaced meanwhile, and the new one may be locked
+		err = syscall.EWOULDBLOCK // the file was replaced meanwhile, and the new one may be locked
 	}
 	f.Close()
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = wire.ErrInUse
 	}
 	return nil, fmt.Errorf("directory: serving %s: %w", path, err)
-}
-
-// askToYield asks the context that serves at path to give way, and returns the node's lock, which
-// comes over the socket. A daemon refuses with ErrInUse. ErrSilent says that the serving process
-// does not answer.
-func askToYield(ctx context.Context, path string) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	nc, err := dialUnix(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	defer nc.Close()
-	_ = nc.SetDeadline(time.Now().Add(time.Second))
-	if _, err := nc.Write(wire.Greeting(wire.KindYield)); err != nil {
-		return nil, err
-	}
-	m, fd, err := wire.ReceiveDescriptor(nc)
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fmt.Errorf("%w: %s", ErrSilent, processAt(nc))
-	case err != nil:
-		return nil, err
-	case fd < 0:
-		return nil, fmt.Errorf("%w: no lock came", wire.ErrProtocol)
-	case m.Type != wire.MsgDone:
-		unix.Close(fd)
-		return nil, fmt.Errorf("%w: message type %d", wire.ErrProtocol, m.Type)
-	}
-	f := os.NewFile(uintptr(fd), path+lockSuffix)
-	if !isOpen(path+lockSuffix, f) {
-		f.Close()
-		return nil, fmt.Errorf("%w: what came is not the node's lock", wire.ErrProtocol)
-	}
-	return f, nil
 }
 
 // CanHandOver reports whether HandOver gives the whole node away: there is one socket.
@@ -263,22 +225,4 @@ func (l *Listener) HandOver(send func(lock int) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return send(int(b.lock.Fd()))
-}
-
-// processAt describes the process at the other end of nc: its number, its name, and whether it is
-// stopped.
-func processAt(nc *net.UnixConn) string {
-	cred, err := peerOf(nc)
-	if err != nil || cred.pid <= 0 {
-		return "a process of another container"
-	}
-	who := fmt.Sprintf("process %d", cred.pid)
-	name, state := stat(cred.pid)
-	if name != "" {
-		who = fmt.Sprintf("%s (%s)", who, name)
-	}
-	if state == 'T' || state == 't' {
-		who += ", which is stopped"
-	}
-	return who
 }

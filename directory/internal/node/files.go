@@ -3,19 +3,15 @@
 package node
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/rocl-go/rocl/internal/os/secretfile"
-	"golang.org/x/sys/unix"
 )
 
 // Suffixes of the socket's path for the files beside the socket.
@@ -32,11 +28,11 @@ const maxFile = 64 << 10
 // other end of a pipe. It returns ErrOccupied for anything but a regular file, and ErrUntrusted for
 // a file of another user or one that other users can access.
 func openFile(path string, flags int) (*os.File, error) {
-	f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) { // EMLINK on FreeBSD
+	f, err := os.OpenFile(path, flags|openFlags, 0o600)
+	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EMLINK) { // EMLINK on FreeBSD
 		return nil, fmt.Errorf("directory: opening %s: %w: it is a symbolic link", path, ErrOccupied)
 	}
-	if errors.Is(err, unix.EISDIR) {
+	if errors.Is(err, syscall.EISDIR) {
 		return nil, fmt.Errorf("directory: opening %s: %w: it is a folder", path, ErrOccupied)
 	}
 	if err != nil {
@@ -44,11 +40,11 @@ func openFile(path string, flags int) (*os.File, error) {
 	}
 	fi, err := f.Stat()
 	if err == nil {
-		switch st, ok := fi.Sys().(*syscall.Stat_t); {
+		switch uid, ok := ownerOf(fi); {
 		case !fi.Mode().IsRegular():
 			err = fmt.Errorf("%w: it is no regular file (%v)", ErrOccupied, fi.Mode())
-		case ok && !mayServe(st.Uid, filepath.Dir(path)):
-			err = fmt.Errorf("%w: it is of user %d", ErrUntrusted, st.Uid)
+		case ok && !mayServe(uid, filepath.Dir(path)):
+			err = fmt.Errorf("%w: it is of user %d", ErrUntrusted, uid)
 		default:
 			if insecure := secretfile.CheckMode(fi); insecure != nil {
 				err = fmt.Errorf("%w: %w", ErrUntrusted, insecure)
@@ -92,7 +88,7 @@ func writeFile(path string, content []byte) error {
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Chmod(0o600), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = rename(f.Name(), path)
 	}
 	if err != nil {
 		os.Remove(f.Name())
@@ -116,68 +112,18 @@ func overwriteFile(path string, b []byte, at int) error {
 	return nil
 }
 
-// checkSize returns an error if the process may not write a file of n bytes. The kernel would send
-// the process SIGXFSZ, which ends it.
-func checkSize(n int) error {
-	var most unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &most); err == nil && uint64(n) > uint64(most.Cur) {
-		// Cause: file sizes are limited. Remedy: raise `ulimit -f`.
-		return fmt.Errorf("%w: files of this process may have %d bytes (ulimit -f), %d are wanted", unix.EFBIG, most.Cur, n)
-	}
-	return nil
-}
-
-// freePath makes the socket's path free. It removes only a socket that no process serves. The
-// node's lock must be held.
-func freePath(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("directory: serving %s: %w", path, err)
-	}
-	if fi.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("directory: serving %s: %w", path, noSocket(fi))
-	}
-	nc, err := net.DialTimeout("unix", path, time.Second)
-	switch {
-	case err == nil:
-		nc.Close()
-		err = errServed
-	case errors.Is(err, unix.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded): // the server's queue is full
-		err = errServed
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case errors.Is(err, unix.ECONNREFUSED):
-		if err = unix.Unlink(path); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		err = fmt.Errorf("removing the socket that a dead server left: %w", err)
-	default: // EPROTOTYPE: a socket of another type
-		err = fmt.Errorf("%w: %w", ErrOccupied, err)
-	}
-	return fmt.Errorf("directory: serving %s: %w", path, err)
-}
-
 // noSocket returns the error for a file at a socket's path that is not a socket.
 func noSocket(fi os.FileInfo) error {
 	return fmt.Errorf("%w: it is not a socket (%v)", ErrOccupied, fi.Mode())
 }
 
-// bind listens at path, which must be free. The socket has mode 0600. Where a system sets the mode
-// after the socket can be seen, the Listener refuses other users that connect meanwhile.
-func bind(path string) (*net.UnixListener, error) {
-	lc := net.ListenConfig{Control: beforeBind}
-	ln, err := lc.Listen(context.Background(), "unix", path)
+// owner returns the user that an open file belongs to. ok is false if the system does not tell.
+func owner(f *os.File) (uid uint32, ok bool) {
+	fi, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
+		return 0, false
 	}
-	if err := afterBind(path); err != nil {
-		ln.Close()
-		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
-	}
-	return ln.(*net.UnixListener), nil
+	return ownerOf(fi)
 }
 
 // isFile reports whether the file at path is the one that fi describes.

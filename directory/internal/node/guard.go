@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
-	"golang.org/x/sys/unix"
 )
 
 // guard restores the files of b, each step, until the Listener stops. A cleaner of /tmp may remove
@@ -137,7 +136,7 @@ func remakeLock(path string) (*os.File, error) {
 		return nil, fmt.Errorf("directory: making the node's lock: %w", err)
 	}
 	defer os.Remove(f.Name())
-	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+	if err = tryLock(f); err == nil {
 		err = os.Link(f.Name(), path+lockSuffix)
 	}
 	if err == nil {

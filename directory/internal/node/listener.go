@@ -211,19 +211,6 @@ func (l *Listener) accept(ln net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// admit serves a connection from an allowed process, and tells any other process why it is refused.
-func (l *Listener) admit(nc net.Conn) {
-	if err := allowed(nc.(*net.UnixConn)); err != nil {
-		// Cause: a process of another user tried to connect. Remedy: run it as the node's user.
-		l.limited.Warn("", "directory: refused", "err", err)
-		_ = nc.SetDeadline(time.Now().Add(100 * time.Millisecond))
-		_ = wire.NewConn(nc).SendError(0, err)
-		nc.Close()
-		return
-	}
-	l.conf.Serve(nc)
-}
-
 // challenge serves a client that proves that it knows the node's key.
 func (l *Listener) challenge(nc net.Conn) {
 	waiting := l.unproved.Add(nc)

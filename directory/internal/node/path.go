@@ -12,15 +12,12 @@ import (
 	"strings"
 
 	"github.com/rocl-go/rocl/internal/os/loopback"
-	"golang.org/x/sys/unix"
 )
 
 const (
 	tcpScheme = "tcp://"
 	// unixScheme is the beginning of URLs that are easily taken for the path of a socket.
 	unixScheme = "unix:"
-	// maxPath is the length that fits the kernel's address of a Unix socket.
-	maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 )
 
 // DefaultSocket returns the path of the socket of the node's directory: $ROCL_SOCKET, or else a
@@ -44,7 +41,7 @@ func defaultFolder() (dir, variable string) {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "rocl"), "XDG_RUNTIME_DIR"
 	}
-	return filepath.Join(os.TempDir(), "rocl-"+strconv.Itoa(os.Getuid())), "TMPDIR"
+	return filepath.Join(os.TempDir(), userFolder()), tempVariable
 }
 
 // checkDefault returns an error if the default path is not absolute: it would mean another node in

@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // maxShown limits the files of contexts that a server looks at.
@@ -53,17 +53,17 @@ func (p *Presence) Show(nc net.Conn, self resource.GID) error {
 		if err != nil {
 			return err
 		}
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil && isOpen(path, f) {
+		if err = tryLock(f); err == nil && isOpen(path, f) {
 			p.file = f
 			return nil
 		}
 		f.Close()
-		if err != nil && err != unix.EWOULDBLOCK {
+		if err != nil && err != syscall.EWOULDBLOCK {
 			return fmt.Errorf("directory: locking %s: %w", path, err)
 		}
 		time.Sleep(showPause)
 	}
-	return fmt.Errorf("directory: locking %s: %w", path, unix.EWOULDBLOCK)
+	return fmt.Errorf("directory: locking %s: %w", path, syscall.EWOULDBLOCK)
 }
 
 // shownFile returns the file whose lock a context holds. lock is the path of PATH.lock.
@@ -73,9 +73,10 @@ func shownFile(lock string, ctx uint64) string { return fmt.Sprintf("%s.%d", loc
 func (p *Presence) End() {
 	if p.file != nil {
 		if isOpen(p.file.Name(), p.file) {
-			_ = unix.Unlink(p.file.Name())
+			closeRemoved(p.file)
+		} else {
+			p.file.Close()
 		}
-		p.file.Close()
 		p.file = nil
 	}
 }
@@ -130,12 +131,13 @@ func isShown(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = tryLock(f)
 	if err == nil && isOpen(path, f) {
-		_ = unix.Unlink(path)
+		closeRemoved(f)
+	} else {
+		f.Close()
 	}
-	if err == unix.EWOULDBLOCK {
+	if err == syscall.EWOULDBLOCK {
 		return true, nil
 	}
 	return false, err

@@ -114,6 +114,15 @@ func dialTCP(ctx context.Context, addr string, limit time.Duration) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
+	nc, err := dialKey(ctx, addr, at, file, limit)
+	if err != nil {
+		return nil, err // not nc: a nil *tcpConn is not a nil net.Conn
+	}
+	return nc, nil
+}
+
+// dialKey is dialTCP for the port at and a file; addr is for errors.
+func dialKey(ctx context.Context, addr, at, file string, limit time.Duration) (*tcpConn, error) {
 	id, err := readIdentity(file)
 	if err != nil {
 		return nil, err

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build unix
+
 package node
 
 import (
@@ -23,6 +25,24 @@ func Process(nc net.Conn) (pid int, program string) {
 	}
 	program, _ = stat(cred.pid)
 	return cred.pid, program
+}
+
+// processAt describes the process at the other end of nc: its number, its name, and whether it is
+// stopped.
+func processAt(nc *net.UnixConn) string {
+	cred, err := peerOf(nc)
+	if err != nil || cred.pid <= 0 {
+		return "a process of another container"
+	}
+	who := fmt.Sprintf("process %d", cred.pid)
+	name, state := stat(cred.pid)
+	if name != "" {
+		who = fmt.Sprintf("%s (%s)", who, name)
+	}
+	if state == 'T' || state == 't' {
+		who += ", which is stopped"
+	}
+	return who
 }
 
 // stat returns the name and the state of a process, "" and 0 if the kernel does not tell.
