@@ -249,7 +249,7 @@ func (p *pod) launch(ctx context.Context, path string, q spawnPrograms, i int) (
 func (p *pod) command(path string, q spawnPrograms, token string) *exec.Cmd {
 	cmd := exec.Command(path, q.Args...)
 	cmd.Dir = q.Dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal of this process sends its signals to no program
+	cmd.SysProcAttr = ownSession() // the terminal of this process sends its signals to no program
 	cmd.Env = append(slices.Concat(os.Environ(), p.t.env, q.Env), EnvToken+"="+token, EnvVM+"="+p.t.vm)
 	return cmd
 }

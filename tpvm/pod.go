@@ -452,7 +452,7 @@ func (t *Task) signaller(ctx context.Context, id TID, s syscall.Signal) (TID, er
 	if err != nil {
 		return TID{}, err
 	}
-	if s == syscall.SIGKILL || s == syscall.SIGSTOP || s == syscall.SIGCONT {
+	if isUnhandled(s) {
 		if l, err := rocl.ParseGID(attr(f, attrLauncher)); err == nil && !l.IsZero() {
 			if _, err := t.c.Lookup(ctx, l, attrType); err == nil {
 				return l, nil

@@ -162,7 +162,7 @@ func detachPod(ctx context.Context) error {
 	cmd := exec.Command(exe, os.Args[1:]...)
 	cmd.Env = append(os.Environ(), envDetached+"=1")
 	cmd.ExtraFiles = []*os.File{os.Stdin, os.Stdout, w}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = ownSession()
 	err = cmd.Start()
 	w.Close()
 	if err != nil {
@@ -194,7 +194,7 @@ func serveDetached(ctx context.Context, name string, opts []Option) error {
 			return fmt.Errorf("tpvm: serve the pod of host %s: %w: the environment variable %s was not set by AddHosts", name, ErrBadParam, envDetached)
 		}
 		defer f.Close()
-		syscall.CloseOnExec(int(f.Fd()))
+		keepFromPrograms(f)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

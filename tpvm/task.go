@@ -209,7 +209,7 @@ func configure(opts []Option) *config {
 		f.log = slog.New(slog.DiscardHandler)
 	}
 	if f.onSignal == nil {
-		f.onSignal = func(s syscall.Signal) { _ = syscall.Kill(os.Getpid(), s) }
+		f.onSignal = func(s syscall.Signal) { signalSelf(s) }
 	}
 	return f
 }

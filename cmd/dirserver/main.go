@@ -42,9 +42,8 @@ import (
 )
 
 func main() {
-	signal.Ignore(syscall.SIGXFSZ) // a log at the limit of ulimit -f must not end the daemon
-	signal.Ignore(syscall.SIGPIPE) // a log without a reader must not end the daemon
-	debug.SetTraceback("crash")    // a crash ends with SIGABRT: its exit code would be that of wrong usage
+	ignoreSignals()
+	debug.SetTraceback("crash") // a crash ends with SIGABRT: its exit code would be that of wrong usage
 	ctx, stop := interrupt.Context(context.Background())
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

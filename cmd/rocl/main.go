@@ -14,7 +14,6 @@ import (
 
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/manual"
-	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/flow"
@@ -26,7 +25,7 @@ func main() {
 	defer stop()
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
-	root.AddCommand(bench.Commands()...)
+	root.AddCommand(benchmarks()...)
 	root.AddCommand(flow.Commands()...)
 	root.AddCommand(top.Commands()...)
 	manual.Add(root, os.Args[1:])

@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/tpvm"
@@ -60,7 +59,7 @@ func parseSignal(what string) (syscall.Signal, error) {
 	if !strings.HasPrefix(name, "SIG") {
 		name = "SIG" + name
 	}
-	if s := unix.SignalNum(name); s != 0 {
+	if s := signalNumber(name); s != 0 {
 		return s, nil
 	}
 	return 0, fmt.Errorf("there is no signal %s", usage.Quote(what))

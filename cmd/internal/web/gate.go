@@ -31,7 +31,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/os/secretfile"
@@ -216,7 +215,7 @@ var ErrNoPage = errors.New("no daemon with a page serves the directory")
 // valid once, for two minutes. If the page is served at a Unix socket, URL returns unix:PATH.
 func URL(socket string) (string, error) {
 	file := fileOf(socket)
-	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(file, os.O_RDONLY|openFlags, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("%w: %s is missing", ErrNoPage, file)
 	}
@@ -228,13 +227,13 @@ func URL(socket string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
+	uid, ok := owner(fi)
 	me := os.Geteuid()
 	switch {
 	case !fi.Mode().IsRegular():
 		return "", fmt.Errorf("reading %s: it is no regular file (%v)", file, fi.Mode())
-	case ok && me != 0 && st.Uid != 0 && int(st.Uid) != me: // its owner would get the ticket
-		return "", fmt.Errorf("reading %s: it is of user %d", file, st.Uid)
+	case ok && me != 0 && uid != 0 && uid != me: // its owner would get the ticket
+		return "", fmt.Errorf("reading %s: it is of user %d", file, uid)
 	}
 	if err := secretfile.CheckMode(fi); err != nil {
 		return "", fmt.Errorf("reading %s: %w", file, err)

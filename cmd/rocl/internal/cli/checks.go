@@ -120,10 +120,7 @@ func checkFiles(e *exam, r *reporter) {
 			fine = false
 			continue
 		}
-		owner := -1
-		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-			owner = int(st.Uid)
-		}
+		owner := ownerOf(fi)
 		euid := os.Geteuid()
 		switch isFolder := f.typ == fs.ModeDir; {
 		case fi.Mode().Type() != f.typ:

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -22,7 +21,6 @@ import (
 	"github.com/rocl-go/rocl/directory/strategy"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // mostExamined limits the contexts, and the nodes, that an exam looks at.
@@ -299,27 +297,6 @@ func groupUse(pid int, figure string) (share float64, group string, err error) {
 		}
 	}
 	return share, group, nil
-}
-
-// lockHolder returns the process that holds the lock of the node, as flock(2) takes it, by the
-// kernel's list. ok is false if the list does not have it: it lacks locks of other containers.
-func lockHolder(path string) (pid int, ok bool, err error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, false, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	b, err := os.ReadFile("/proc/locks")
-	if err != nil {
-		return 0, false, err
-	}
-	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(uint64(st.Dev)), unix.Minor(uint64(st.Dev)), st.Ino)
-	for line := range strings.Lines(string(b)) { // 1: FLOCK ADVISORY WRITE pid device:inode from to
-		if f := strings.Fields(line); len(f) > 5 && f[1] == "FLOCK" && f[5] == file {
-			pid, _ = strconv.Atoi(f[4])
-			return max(pid, 0), true, nil
-		}
-	}
-	return 0, false, nil
 }
 
 // seconds returns a duration that a person reads.
