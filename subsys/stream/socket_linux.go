@@ -53,7 +53,8 @@ func (s *socket) read(b []byte) (int, error) {
 	return s.call("read", syscall.SYS_READ, unsafe.Pointer(&b[0]), len(b), len(b) <= quickRead)
 }
 
-// write writes as much as there is room for. It returns syscall.EAGAIN, not wrapped, if there is none.
+// write writes as much as there is room for. If there is none, it returns syscall.EAGAIN, not
+// wrapped.
 func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	return s.call("write", syscall.SYS_WRITE, unsafe.Pointer(&b[0]), len(b), len(b) <= quickWrite)

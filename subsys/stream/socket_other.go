@@ -24,7 +24,8 @@ func (s *socket) read(b []byte) (int, error) {
 	return call("read", func() (int, error) { return unix.Read(s.fd, b) })
 }
 
-// write writes as much as there is room for. It returns syscall.EAGAIN, not wrapped, if there is none.
+// write writes as much as there is room for. If there is none, it returns syscall.EAGAIN, not
+// wrapped.
 func (s *socket) write(b []byte) (int, error) {
 	s.count.Writes.Add(1)
 	return call("write", func() (int, error) { return unix.Write(s.fd, b) })

@@ -89,7 +89,8 @@ func (s *socket) read(b []byte) (int, error) {
 	return result("WSARecv", n, err)
 }
 
-// write writes as much as there is room for. It returns syscall.EAGAIN, not wrapped, if there is none.
+// write writes as much as there is room for. If there is none, it returns syscall.EAGAIN, not
+// wrapped.
 func (s *socket) write(b []byte) (int, error) {
 	return s.writev([]Iovec{{uint32(len(b)), &b[0]}})
 }
