@@ -52,8 +52,8 @@ func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
 	}
 }
 
-// bulkRounds returns how often processes are killed: five times, or twice in the short form and where
-// the peers have namespaces of their own: TestCrashApart repeats what the other form kills.
+// bulkRounds returns how often processes are killed: five times, or twice in the short form and in
+// TestCrashApart, which repeats the tests of this file.
 func bulkRounds() int {
 	if testing.Short() || isApart() {
 		return 2

@@ -24,8 +24,8 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// rocl and dirserver are the paths of the commands. ROCL_BUILT names the folder that has them. Without it
-// TestMain builds them.
+// rocl and dirserver are the paths of the commands. ROCL_BUILT names the folder that has them.
+// Without it TestMain builds them.
 var rocl, dirserver string
 
 func TestMain(m *testing.M) {
