@@ -155,13 +155,17 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 
 // TestRanges checks what Mercury's tests of bulk transfers check, in both directions,
 // with both kinds of memory, and with one slice and many at the target. The long form has up to 64
-// MiB.
+// MiB, the short form up to two pieces.
 //
 // Promise (Package bulk): A pull or push moves exactly the bytes of its range, between any
 // segments, over each transport. See also TestRandomSegments.
 func TestRanges(t *testing.T) {
 	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
-		for _, n := range longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5}) {
+		sizes := longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5})
+		if testing.Short() {
+			sizes = []int{16, 1 << 10, 1<<20 + 5}
+		}
+		for _, n := range sizes {
 			for _, k := range []int{1, 2, 16, 1024} {
 				for _, isRegistered := range []bool{false, true} {
 					if isRegistered && k > 16 || n > 32<<20 && k != 16 {

@@ -22,6 +22,7 @@ const (
 	mostReads = 16      // payloads of one direction that the receiver has not read
 	inline    = 8 << 10 // bytes of the largest payload that goes in a message
 	recordMin = subsys.HeaderLen + locatorLen
+	mostAhead = 16 << 20 // bytes of payloads of a port that are read ahead
 )
 
 // A conn implements [subsys.Conn] and [subsys.Prober].
@@ -33,6 +34,7 @@ type conn struct {
 	number    uint64        // of the connection in messages to this end
 	ended     chan struct{} // closed when the connection is closed
 	isRevived atomic.Bool   // memory has come back
+	isQuiet   bool          // nothing else was there when a message was consumed; the progress goroutine's
 
 	// port.mu guards the following fields.
 	peer        *peer  // nil until the handshake
@@ -64,7 +66,13 @@ type conn struct {
 	toldRead uint32          // value of reads that the peer knows
 	isAcking bool            // a message without records is being sent
 
-	large     large // changed by the progress goroutine only, and at completions
+	// larges are the payloads that are being read, or were read and are not delivered, in order.
+	// Only the progress goroutine changes them.
+	larges    [mostReads]large
+	first, n  int    // the first of them, and their number
+	reading   int    // reads in progress
+	seenSeq   uint32 // message and offset of the first record that readAhead has not seen
+	seenOff   int
 	isStarved bool
 }
 
@@ -76,8 +84,8 @@ type message struct {
 
 // A large is a payload that is being read from the peer's memory.
 type large struct {
-	isThere           bool
-	frame             subsys.Frame    // its Buf is of Room, and nil if there is none
+	frame             subsys.Frame    // its Buf is of Room or, if isAhead, of the pool; nil if there is none
+	isAhead           bool            // read before the sink was asked
 	bounce            *buffers.Buffer // where the payload is read to, if not to frame.Buf
 	at, key           uint64
 	isReading, isRead bool

@@ -57,9 +57,10 @@
 //
 // A payload above 8 KiB stays in the sender's memory (rendezvous). Its frame carries an address and
 // a key. When it is its turn, the receiver asks the sink for a buffer, and reads the payload into
-// it by fi_read. No processor copies it, if the network can do that. The sender's buffer is
-// retained until the receiver has acknowledged the read. 16 payloads of a connection may wait for
-// that.
+// it by fi_read. No processor copies it, if the network can do that. Meanwhile it reads those that
+// follow into buffers of the context's pool, up to 16 MiB in a port, which the sink gets without
+// being asked. The sender's buffer is retained until the receiver has acknowledged the read. 16
+// payloads of a connection may wait for that.
 //
 // The arenas of the context's pool are registered when the first connection is made, and later
 // ones when they are mapped ([buffers.Registrar]). A payload in other memory is copied first, as is
@@ -131,9 +132,8 @@
 //
 // The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
 // (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life. When far more
-// messages come at once than a port has buffers for, udp;ofi_rxd may deliver nothing more. One
-// payload of a connection is read at a time. libfabric takes about half a second when it is loaded,
-// and ofi_rxm as long when the first message connects. The package sets two variables of the C
-// environment that libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless
-// they are set.
+// messages come at once than a port has buffers for, udp;ofi_rxd may deliver nothing more.
+// libfabric takes about half a second when it is loaded, and ofi_rxm as long when the first message
+// connects. The package sets two variables of the C environment that libfabric reads,
+// FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
 package ofi

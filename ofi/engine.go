@@ -250,7 +250,7 @@ func (p *port) progress() (frames int, again bool) {
 		for i := range p.done[:n] {
 			p.completeLocked(&p.done[i])
 		}
-		p.postReceivesLocked()
+		p.postReceivesLocked(n == 0)
 		p.startRemotesLocked()
 		p.blocked, p.spare = p.spare[:0], p.blocked
 		for i, c := range p.spare {
@@ -321,7 +321,7 @@ func (p *port) blockLocked(c *conn) {
 
 // completeLocked handles the end of an operation. mu must be held.
 func (p *port) completeLocked(d *fabric.Completion) {
-	if d.Op < 0 || d.Op >= len(p.ops) || p.ops[d.Op] == (operation{}) {
+	if d.Op < 0 || d.Op >= len(p.ops) || p.ops[d.Op].kind == opNone {
 		return
 	}
 	o := p.finishLocked(d.Op)
@@ -344,7 +344,8 @@ func (p *port) completeLocked(d *fabric.Completion) {
 			c.breakLocked(d.Err)
 		}
 	case opRead:
-		c.large.isReading, c.large.isRead = false, d.Err == nil
+		c.reading--
+		o.large.isReading, o.large.isRead = false, d.Err == nil
 		if d.Err != nil {
 			c.breakLocked(d.Err)
 		}
@@ -376,9 +377,14 @@ func (p *port) receivedLocked(b *buffers.Buffer, n int) (isKept bool) {
 	return true
 }
 
-// postReceivesLocked gives the endpoint memory for messages. mu must be held.
-func (p *port) postReceivesLocked() {
-	for p.receives < min(16*(1+len(p.conns)), mostReceives) && !p.isStarved {
+// postReceivesLocked gives the endpoint memory for messages, before a message that has come is
+// delivered only if half of it is used. mu must be held.
+func (p *port) postReceivesLocked(isIdle bool) {
+	most := min(16*(1+len(p.conns)), mostReceives)
+	if !isIdle && p.receives > most/2 {
+		return
+	}
+	for p.receives < most && !p.isStarved {
 		b, err := p.cfg.Pool.GetReserved(messageLen)
 		if buffers.IsTemporary(err) {
 			p.isStarved = true

@@ -222,8 +222,8 @@ func listen(provider string, polls bool) (*end, error) {
 	return listenOver(ofi.New(provider, ofi.WithShm()), polls)
 }
 
-func listenOver(tr subsys.Transport, polls bool) (*end, error) {
-	e := &end{pool: buffers.New(), accepted: make(chan *sink, 16), stopped: make(chan struct{})}
+func listenOver(tr subsys.Transport, polls bool, pool ...buffers.Option) (*end, error) {
+	e := &end{pool: buffers.New(pool...), accepted: make(chan *sink, 16), stopped: make(chan struct{})}
 	var err error
 	if e.poller, err = subsys.NewPoller(&e.count); err != nil {
 		return nil, err
@@ -285,7 +285,9 @@ func (e *end) stop() {
 type sink struct {
 	conn     subsys.Conn // of an accepted connection
 	frames   atomic.Int64
-	onFrames func([]subsys.Frame) // if not nil
+	rooms    atomic.Int64
+	refuses  func([]subsys.Frame) error // if not nil
+	onFrames func([]subsys.Frame)       // if not nil
 	down     chan error
 	writable chan struct{}
 }
@@ -293,6 +295,11 @@ type sink struct {
 func newSink() *sink { return &sink{down: make(chan error, 1), writable: make(chan struct{}, 1)} }
 
 func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
+	if s.refuses != nil {
+		if err := s.refuses(fs); err != nil {
+			return err
+		}
+	}
 	s.frames.Add(int64(len(fs)))
 	if s.onFrames != nil {
 		s.onFrames(fs)
@@ -301,6 +308,7 @@ func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 }
 
 func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
+	s.rooms.Add(1)
 	return room.Get(int(h.Len))
 }
 

@@ -50,6 +50,7 @@ type port struct {
 	free      []int // unused ops
 	receives  int   // ops that receive
 	exposed   int   // payloads that peers have not read
+	ahead     int   // bytes of payloads that are read ahead, or were and are not delivered
 	remotes   int   // ops that read or write peers' memory
 	waiting   []*remote
 	dirty     []*conn // those that progress must look at; see conn.isDirty
@@ -73,12 +74,14 @@ type operation struct {
 	conn   *conn           // nil for receives
 	peer   *peer           // of conn
 	remote *remote         // nil for messages
+	large  *large          // what an opRead reads
 }
 
 type opKind uint8
 
 const (
-	opReceive opKind = iota
+	opNone opKind = iota // not in progress
+	opReceive
 	opSend
 	opAck // a message without records
 	opRead

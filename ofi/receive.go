@@ -23,7 +23,7 @@ func (c *conn) deliver() (frames int) {
 	for {
 		p.mu.Lock()
 		if c.isClosed {
-			if !c.large.isReading {
+			if c.reading == 0 {
 				c.dropIn()
 			}
 			p.mu.Unlock()
@@ -34,25 +34,35 @@ func (c *conn) deliver() (frames int) {
 			return frames
 		}
 		m := &c.inbox[c.next%window]
-		isWaiting := c.isStarved || c.large.isReading || c.isUnreadLocked()
+		isWaiting := c.isStarved || c.n > 0 && c.larges[c.first].isReading || c.isUnreadLocked()
 		err, isOver := c.endLocked(m.buf != nil, isWaiting)
+		if c.isStarved {
+			c.dropAheadLocked()
+		}
 		p.mu.Unlock()
 		switch {
 		case isOver:
 			c.fail(c.readError(err))
 			continue
-		case isWaiting || m.buf == nil:
+		case isWaiting:
+			c.readAhead()
+			return frames
+		case m.buf == nil:
 			return frames
 		}
+		c.isQuiet = false
 		n, err := c.deliverSome(m)
 		frames += n
 		switch {
+		case c.isQuiet:
+			return frames
 		case errors.Is(err, errStarved):
 			return frames
 		case err != nil:
 			c.fail(c.readError(err))
-		case n == 0 && m.buf != nil:
-			return frames // the provider could not take a read
+		case n == 0 && m.buf != nil: // a read has begun, or the provider could not take it
+			c.readAhead()
+			return frames
 		}
 	}
 }
@@ -87,18 +97,15 @@ func (c *conn) endLocked(hasMore, isWaiting bool) (err error, isOver bool) {
 	return subsys.ErrPeerClosed, true
 }
 
-// isUnreadLocked reports whether the large payload cannot be read any more. To a peer that has
-// ended, ofi_rxm connects again and again, and takes no read meanwhile. port.mu must be held.
+// isUnreadLocked reports whether the first large payload cannot be read any more. To a peer that
+// has ended, ofi_rxm connects again and again, and takes no read meanwhile. port.mu must be held.
 func (c *conn) isUnreadLocked() bool {
-	return c.large.isThere && !c.large.isRead && (c.cause != nil || c.isOver)
+	return c.n > 0 && !c.larges[c.first].isRead && (c.cause != nil || c.isOver)
 }
 
 // deliverSome delivers frames of m that are together, or begins or ends a read. It returns how many
 // frames it delivered.
 func (c *conn) deliverSome(m *message) (n int, err error) {
-	if c.large.isThere {
-		return c.deliverLarge(m)
-	}
 	p := c.port
 	mem, off := m.buf.Bytes(), m.off
 	for n < len(p.frames) && off < m.end {
@@ -110,7 +117,10 @@ func (c *conn) deliverSome(m *message) (n int, err error) {
 			if n > 0 {
 				break
 			}
-			return c.beginLarge(m, rest)
+			if c.n == 0 {
+				return c.beginLarge(m, rest)
+			}
+			return c.deliverLarge(m)
 		}
 		f := &p.frames[n]
 		if err := f.Parse(rest); err != nil {
@@ -145,21 +155,16 @@ func (c *conn) consume(m *message) {
 	b := m.buf
 	*m = message{}
 	c.next++
+	c.isQuiet = c.inbox[c.next%window].buf == nil && c.cause == nil && !c.hasEnd && !c.isOver && !c.isClosed
 	c.port.mu.Unlock()
 	b.Release()
 }
 
 // beginLarge begins to read the payload of the record b.
 func (c *conn) beginLarge(m *message, b []byte) (n int, err error) {
-	if len(b) < recordMin {
-		return 0, subsys.ErrProtocol
-	}
 	p := c.port
 	h := &p.header
-	b[markAt] = 0
-	err = h.Parse(b)
-	b[markAt] = byReading
-	if err != nil || h.Len == 0 {
+	if !parseLarge(h, b) {
 		return 0, subsys.ErrProtocol
 	}
 	var buf, bounce *buffers.Buffer
@@ -177,21 +182,93 @@ func (c *conn) beginLarge(m *message, b []byte) (n int, err error) {
 		}
 	}
 	p.mu.Lock()
-	c.large = large{isThere: true, frame: subsys.Frame{Header: *h, Buf: buf}, bounce: bounce, isRead: buf == nil,
-		at: binary.LittleEndian.Uint64(b[subsys.HeaderLen:]), key: binary.LittleEndian.Uint64(b[subsys.HeaderLen+8:])}
-	if buf != nil {
-		c.large.frame.Data = buf.Bytes()[:h.Len:h.Len]
-	}
+	c.addLargeLocked(h, b, buf).bounce = bounce
 	p.mu.Unlock()
 	return c.deliverLarge(m)
+}
+
+// parseLarge reads the header of a record with byReading.
+func parseLarge(h *subsys.Header, b []byte) (ok bool) {
+	if len(b) < recordMin {
+		return false
+	}
+	b[markAt] = 0
+	err := h.Parse(b)
+	b[markAt] = byReading
+	return err == nil && h.Len > 0
+}
+
+// addLargeLocked adds the payload of the record b, which is read into buf. Without buf the payload
+// is skipped. port.mu must be held.
+func (c *conn) addLargeLocked(h *subsys.Header, b []byte, buf *buffers.Buffer) *large {
+	l := &c.larges[(c.first+c.n)%len(c.larges)]
+	c.n++
+	*l = large{frame: subsys.Frame{Header: *h, Buf: buf}, isRead: buf == nil,
+		at: binary.LittleEndian.Uint64(b[subsys.HeaderLen:]), key: binary.LittleEndian.Uint64(b[subsys.HeaderLen+8:])}
+	if buf != nil {
+		l.frame.Data = buf.Bytes()[:h.Len:h.Len]
+	}
+	return l
+}
+
+// readAhead begins to read the payloads behind the first one into buffers of the pool. The sink is
+// not asked: it may ask for memory only for the next frame.
+func (c *conn) readAhead() {
+	p := c.port
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := &c.inbox[c.next%window]; int32(c.seenSeq-c.next) < 0 || c.seenSeq == c.next && c.seenOff <= m.off {
+		c.seenSeq, c.seenOff = c.next, m.off+recordMin // the record of the first payload
+	}
+	for c.n > 0 && c.larges[c.first].isReading && c.n < len(c.larges) && c.cause == nil && !c.isOver && !c.isClosed {
+		m := &c.inbox[c.seenSeq%window]
+		if m.buf == nil || c.seenSeq-c.next >= window {
+			return
+		}
+		rest := m.buf.Bytes()[min(c.seenOff, m.end):m.end]
+		if len(rest) == 0 {
+			c.seenSeq, c.seenOff = c.seenSeq+1, headLen
+			continue
+		}
+		h := &p.header
+		if len(rest) < subsys.HeaderLen { // delivery will tell
+			return
+		}
+		if rest[markAt] != byReading {
+			if h.Parse(rest) != nil {
+				return
+			}
+			c.seenOff += subsys.HeaderLen + int(h.Len)
+			continue
+		}
+		if !parseLarge(h, rest) || p.ahead+int(h.Len) > mostAhead {
+			return
+		}
+		b, err := p.cfg.Pool.Get(int(h.Len))
+		if err != nil {
+			return
+		}
+		if _, isRegistered := p.memory.desc(b.Bytes()); !isRegistered {
+			b.Release()
+			return
+		}
+		l := c.addLargeLocked(h, rest, b)
+		l.isAhead = true
+		p.ahead += int(h.Len)
+		if !c.readLocked(l) {
+			c.releaseLocked(l)
+			return
+		}
+		c.seenOff += recordMin
+	}
 }
 
 // deliverLarge delivers the large payload if it is read, or else reads it.
 func (c *conn) deliverLarge(m *message) (n int, err error) {
 	p := c.port
-	l := &c.large
+	l := &c.larges[c.first]
 	if !l.isRead {
-		c.readLarge()
+		c.readLarge(l)
 		return 0, nil
 	}
 	if l.bounce != nil {
@@ -214,7 +291,7 @@ func (c *conn) deliverLarge(m *message) (n int, err error) {
 		return 0, err
 	}
 	p.mu.Lock()
-	c.dropLarge()
+	c.dropLargeLocked()
 	c.reads++
 	p.mu.Unlock()
 	m.off += recordMin
@@ -222,9 +299,9 @@ func (c *conn) deliverLarge(m *message) (n int, err error) {
 	return 1, nil
 }
 
-// readLarge gives the read of the large payload to the provider. If that cannot take it now, the
+// readLarge begins to read the first large payload. If the provider cannot take the read now, the
 // next progress tries again.
-func (c *conn) readLarge() {
+func (c *conn) readLarge(l *large) {
 	p := c.port
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,31 +309,39 @@ func (c *conn) readLarge() {
 		p.markLocked(c)
 		return
 	}
-	l := &c.large
+	if !c.readLocked(l) && c.cause == nil {
+		p.blockLocked(c)
+		c.isDirty = false
+		p.markLocked(c)
+	}
+}
+
+// readLocked gives the read of a large payload to the provider. It reports false if the provider
+// cannot take it now, or has failed. port.mu must be held.
+func (c *conn) readLocked(l *large) bool {
+	p := c.port
 	into := l.frame.Buf
 	if l.bounce != nil {
 		into = l.bounce
 	}
 	mem := into.Bytes()[:l.frame.Len]
 	desc, _ := p.memory.desc(mem)
-	op, ok := p.beginLocked(opRead, into.Retain(), c)
-	if ok {
-		err := p.ep.Read(op, mem, desc, c.peer.at, l.at, l.key)
-		if err == nil {
-			l.isReading = true
-			return
-		}
+	op, ok := p.beginLocked(opRead, into, c)
+	if !ok {
+		return false
+	}
+	if err := p.ep.Read(op, mem, desc, c.peer.at, l.at, l.key); err != nil {
 		p.finishLocked(op)
 		if !isAgain(err) { // mostly the peer has ended
-			into.Release()
 			c.breakLocked(err)
-			return
 		}
+		return false
 	}
-	into.Release()
-	p.blockLocked(c)
-	c.isDirty = false
-	p.markLocked(c)
+	into.Retain()
+	p.ops[op].large = l
+	l.isReading = true
+	c.reading++
+	return true
 }
 
 // give gives frames to the sink.
@@ -274,6 +359,7 @@ func (c *conn) get(f func() error) error {
 	p := c.port
 	p.mu.Lock()
 	c.isStarved = true
+	p.markLocked(c) // for dropAheadLocked
 	p.mu.Unlock()
 	p.cfg.Pool.Await(c, func() { p.revivedLater(c) })
 	if err = f(); !buffers.IsTemporary(err) { // memory has come back meanwhile
@@ -294,20 +380,48 @@ func (c *conn) dropIn() {
 		}
 		c.inbox[i] = message{}
 	}
-	c.dropLarge()
+	for c.n > 0 {
+		c.dropLargeLocked()
+	}
 	if c.isStarved {
 		c.port.cfg.Pool.Unawait(c)
 		c.isStarved = false
 	}
 }
 
-// dropLarge releases the buffers of the large payload. port.mu must be held.
-func (c *conn) dropLarge() {
-	if c.large.frame.Buf != nil {
-		c.large.frame.Buf.Release()
+// dropLargeLocked forgets the first large payload. port.mu must be held.
+func (c *conn) dropLargeLocked() {
+	c.releaseLocked(&c.larges[c.first])
+	c.first = (c.first + 1) % len(c.larges)
+}
+
+// dropAheadLocked gives back the memory of payloads that were read ahead: it may be what the
+// connection lacks. They are read again. port.mu must be held.
+func (c *conn) dropAheadLocked() {
+	if c.reading > 0 { // deliver is called again when a read has ended
+		return
 	}
-	if c.large.bounce != nil {
-		c.large.bounce.Release()
+	for c.n > 0 {
+		l := &c.larges[(c.first+c.n-1)%len(c.larges)]
+		if !l.isAhead {
+			break
+		}
+		c.releaseLocked(l)
 	}
-	c.large = large{}
+	c.seenSeq, c.seenOff = c.next, 0
+}
+
+// releaseLocked frees the first or the last of larges. port.mu must be held.
+func (c *conn) releaseLocked(l *large) {
+	if l.isAhead {
+		c.port.ahead -= int(l.frame.Len)
+	}
+	if l.frame.Buf != nil {
+		l.frame.Buf.Release()
+	}
+	if l.bounce != nil {
+		l.bounce.Release()
+	}
+	*l = large{}
+	c.n--
 }

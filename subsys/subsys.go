@@ -179,7 +179,8 @@ type Sink interface {
 	// read. The connection owns the reference. An error cuts the connection: the sink checks an
 	// announced length here, before memory is allocated for it. If Room returns neither buffer nor
 	// error, the payload is skipped, and its frame arrives with Data and Buf nil. Room is not
-	// called for a payload that is lent in place, as over shared memory.
+	// called for a payload that is lent in place, as over shared memory, or was read ahead into a
+	// bounded part of the pool.
 	Room(c Conn, h *Header) (*buffers.Buffer, error)
 	// Writable is called when Send, which took too little, may be tried again.
 	Writable(c Conn)

@@ -52,6 +52,15 @@ func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
 	}
 }
 
+// bulkRounds returns how often processes are killed: five times, or twice in the short form and in
+// TestCrashApart, which repeats the tests of this file.
+func bulkRounds() int {
+	if testing.Short() || isApart() {
+		return 2
+	}
+	return 5
+}
+
 func handleText(t testing.TB, r *bulk.Region) string {
 	return string(try.Get(r.Handle().MarshalText())(t))
 }
@@ -71,7 +80,7 @@ func TestBulkOriginKilled(t *testing.T) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
 		ep := try.Get(bulk.Open(t.Context(), c))(t)
-		for round := range 5 {
+		for round := range bulkRounds() {
 			ctx := eventually.Context(t)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
@@ -126,7 +135,7 @@ func TestBulkTargetKilled(t *testing.T) {
 		c := open(t, sock, opts...)
 		ctx := eventually.Context(t)
 		ep := try.Get(bulk.Open(ctx, c))(t)
-		for round := range 5 {
+		for round := range bulkRounds() {
 			b := try.Get(c.Buffer(bulkLen))(t)
 			mem, segment := b.Bytes(), bulk.Buffer(b)
 			if round%2 == 1 {
@@ -145,7 +154,7 @@ func TestBulkTargetKilled(t *testing.T) {
 			}
 			goOn(uint64(round))
 			one.Kill()
-			goOn(20)
+			goOn(5)
 			two.Kill()
 			try.OK(t, r.Revoke(ctx))
 			try.Equal(t, b.Refs(), 1, "references")

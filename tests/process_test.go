@@ -24,26 +24,29 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// rocl and dirserver are the paths of the commands, which are built once.
+// rocl and dirserver are the paths of the commands. ROCL_BUILT names the folder that has them.
+// Without it TestMain builds them.
 var rocl, dirserver string
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "rocl-tests-")
-	if err != nil {
-		panic(err)
-	}
-	rocl, dirserver = filepath.Join(dir, "rocl"), filepath.Join(dir, "dirserver")
-	for bin, pkg := range map[string]string{rocl: "./cmd/rocl", dirserver: "./cmd/dirserver"} {
-		cmd := exec.Command("go", "build", "-o", bin, pkg)
+	dir, remove := os.Getenv("ROCL_BUILT"), func() {}
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "rocl-tests-"); err != nil {
+			panic(err)
+		}
+		remove = func() { _ = os.RemoveAll(dir) }
+		cmd := exec.Command("go", "build", "-o", dir+"/", "./cmd/rocl", "./cmd/dirserver")
 		cmd.Dir = ".."
 		if out, err := cmd.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "building %s: %v\n%s", pkg, err, out)
+			fmt.Fprintf(os.Stderr, "building rocl and dirserver: %v\n%s", err, out)
 			os.Exit(1)
 		}
 	}
+	rocl, dirserver = filepath.Join(dir, "rocl"), filepath.Join(dir, "dirserver")
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"),
 		goleak.Cleanup(func(code int) {
-			_ = os.RemoveAll(dir)
+			remove()
 			os.Exit(code)
 		}))
 }

@@ -480,6 +480,10 @@ func (l *lab) heal() {
 var dirserver string
 
 func build() error {
+	if dir := os.Getenv("ROCL_BUILT"); dir != "" {
+		dirserver = filepath.Join(dir, "dirserver")
+		return nil
+	}
 	dir, err := scratch("bin")
 	if err != nil {
 		return err

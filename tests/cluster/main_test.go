@@ -30,7 +30,9 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		os.RemoveAll(filepath.Dir(dirserver))
+		if os.Getenv("ROCL_BUILT") == "" {
+			os.RemoveAll(filepath.Dir(dirserver))
+		}
 		if *figures {
 			printFigures()
 		}

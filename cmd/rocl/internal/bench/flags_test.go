@@ -84,7 +84,7 @@ var smallRuns = map[string]string{
 	"flow":    "--transport shm --count 20 --rounds 1",
 	"kit":     "--only pick --count 16 --rounds 1",
 	"see":     "--count 20 --rounds 1",
-	"bulk":    "--transport shm --only view --count 1 --rounds 1",
+	"bulk":    "--transport shm --only view --size 1000000 --count 1 --rounds 1",
 }
 
 // An effect is the value that a test gives a flag, further flags that the value needs, and what
