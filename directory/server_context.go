@@ -23,7 +23,7 @@ type registrationServer struct {
 	superseded bool          // the context has joined again over another connection
 	leaving    chan struct{} // closed when the context's resources are deleted; nil: they are not to be
 
-	member  bool // the context would become the cluster's member in place of this server
+	member bool // the context would become the cluster's member in place of this server
 
 	pid     int    // of the context's process, after it has registered something; 0 if it is not known
 	program string // the name of its program, likewise
