@@ -19,8 +19,11 @@ import (
 
 // registrationServer is the server's end of the registration connection of a context.
 type registrationServer struct {
-	superseded bool // the context has joined again over another connection; Server.mu guards it
-	member     bool // the context would become the cluster's member in place of this server
+	// Server.mu guards the following two fields.
+	superseded bool          // the context has joined again over another connection
+	leaving    chan struct{} // closed when the context's resources are deleted; nil: they are not to be
+
+	member bool // the context would become the cluster's member in place of this server
 
 	pid     int    // of the context's process, after it has registered something; 0 if it is not known
 	program string // the name of its program, likewise
@@ -65,10 +68,19 @@ func (s *Server) serveRegistrations(c *wire.Conn) error {
 	return s.serveChanges(c, self, me, offering)
 }
 
-// enter makes me the registration connection of a context, in place of an earlier one.
+// enter makes me the registration connection of a context, in place of an earlier one. If the end
+// of that one is deleting the context's resources, enter waits for it: the context offers again
+// what it has.
 func (s *Server) enter(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if old := s.contexts[self]; old != nil {
+	old := s.contexts[self]
+	for old != nil && old.leaving != nil {
+		s.mu.Unlock()
+		<-old.leaving
+		s.mu.Lock()
+		old = s.contexts[self]
+	}
+	if old != nil {
 		old.superseded = true
 	}
 	s.contexts[self] = me
@@ -87,21 +99,27 @@ func (s *Server) hasJoined(self resource.GID) bool {
 // context has another registration connection or the server is closed.
 func (s *Server) leave(self resource.GID, me *registrationServer) {
 	s.mu.Lock()
-	if s.contexts[self] == me {
-		delete(s.contexts, self)
-	}
-	goesOn := me.superseded || s.closed || planted.Is(planted.DeadContext)
-	s.mu.Unlock()
-	if !goesOn {
-		_, known := s.db.Get(self)
-		n := s.db.DeleteOwner(self)
-		s.count.add(&s.count.Ended, 1)
-		s.count.add(&s.count.Lapsed, n)
-		if known {
-			n-- // the context itself
+	if me.superseded || s.closed || planted.Is(planted.DeadContext) {
+		if s.contexts[self] == me {
+			delete(s.contexts, self)
 		}
-		s.tellEnd(self, me, n)
+		s.mu.Unlock()
+		return
 	}
+	me.leaving = make(chan struct{})
+	s.mu.Unlock()
+	_, known := s.db.Get(self)
+	n := s.db.DeleteOwner(self)
+	s.mu.Lock()
+	delete(s.contexts, self)
+	close(me.leaving)
+	s.mu.Unlock()
+	s.count.add(&s.count.Ended, 1)
+	s.count.add(&s.count.Lapsed, n)
+	if known {
+		n-- // the context itself
+	}
+	s.tellEnd(self, me, n)
 }
 
 // tell logs that a program has come, when its context registers its first resource besides itself.
