@@ -4,6 +4,7 @@ package ofi_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -22,8 +23,9 @@ func sendAll(t *testing.T, a, b *end, sizes []int, far func(*sink)) *sink {
 	c := try.Get(a.port.Dial(eventually.Context(t), b.port.Addr(), near))(t)
 	c.Start()
 	s := eventually.Value(t, "a connection", b.accepted)
-	isHeld := true
 	b.progress.Lock()
+	goOn := sync.OnceFunc(b.progress.Unlock)
+	defer goOn() // also if the test ends here
 	for i, size := range sizes {
 		buf := try.Get(a.pool.Get(size))(t)
 		for j := range buf.Bytes() {
@@ -31,17 +33,12 @@ func sendAll(t *testing.T, a, b *end, sizes []int, far func(*sink)) *sink {
 		}
 		f := []subsys.Frame{{Header: subsys.Header{Type: 16, Tag: uint64(i), Len: uint32(size)}, Data: buf.Bytes(), Buf: buf}}
 		for try.Get(c.Send(f))(t) == 0 {
-			if isHeld {
-				b.progress.Unlock()
-				isHeld = false
-			}
+			goOn()
 			eventually.Value(t, "room", near.writable)
 		}
 		buf.Release()
 	}
-	if isHeld {
-		b.progress.Unlock()
-	}
+	goOn()
 	eventually.True(t, "all frames", func() bool { return s.frames.Load() == int64(len(sizes)) })
 	try.OK(t, c.Close())
 	eventually.Value(t, "the end", s.down)

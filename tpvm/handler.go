@@ -174,14 +174,7 @@ func (hs *handlers) remove(h *handler) {
 func (hs *handlers) wants(m *rocl.Message) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.matches(m.From(), m.Tag()) })
-}
-
-// meets reports whether a receive could get a message that a handler wants.
-func (hs *handlers) meets(f Filter) bool {
-	hs.mu.Lock()
-	defer hs.mu.Unlock()
-	return slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.meets(f) })
+	return hs.isOn && slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.matches(m.From(), m.Tag()) })
 }
 
 // pump receives messages until there is no handler, or the thread has ended.
@@ -342,36 +335,27 @@ func (hs *handlers) handle(h *handler, rm *rocl.Message) {
 	h.f(h.ctx, m)
 }
 
-// recv returns the next message that f selects and that no handler wants.
-func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (*rocl.Message, error) {
-	sel := f.selector()
-	if hs.meets(f) {
-		rc := &receiver{filter: f, isTry: isTry, got: make(chan received, 1)}
-		hs.mu.Lock()
-		isOn := hs.isOn
-		if isOn {
-			hs.waiting = append(hs.waiting, rc)
-			hs.interrupt()
-		}
+// recv leaves a receive to the pump if a handler could want what f selects. ok is false if none
+// could, or if the pump has ended.
+func (hs *handlers) recv(ctx context.Context, f Filter, isTry bool) (got received, ok bool) {
+	hs.mu.Lock()
+	if !hs.isOn || !slices.ContainsFunc(hs.all, func(h *handler) bool { return h.filter.meets(f) }) {
 		hs.mu.Unlock()
-		if isOn {
-			if !f.From.IsZero() && !isTry { // the pump's own receive has other conditions, and does not fail at this end
-				stop, err := hs.t.r.Monitor(ctx, f.From, goneTag)
-				if err != nil {
-					hs.giveUp(rc, err)
-				} else {
-					defer stop()
-				}
-			}
-			if got, ok := hs.wait(ctx, rc); ok {
-				return got.m, got.err
-			}
+		return received{}, false
+	}
+	rc := &receiver{filter: f, isTry: isTry, got: make(chan received, 1)}
+	hs.waiting = append(hs.waiting, rc)
+	hs.interrupt()
+	hs.mu.Unlock()
+	if !f.From.IsZero() && !isTry { // the pump's own receive has other conditions, and does not fail at this end
+		stop, err := hs.t.r.Monitor(ctx, f.From, goneTag)
+		if err != nil {
+			hs.giveUp(rc, err)
+		} else {
+			defer stop()
 		}
 	}
-	if isTry {
-		return hs.t.r.TryRecv(sel)
-	}
-	return hs.t.r.Recv(ctx, sel)
+	return hs.wait(ctx, rc)
 }
 
 // wait returns what the pump has received for rc. ok is false if the pump has ended.

@@ -164,6 +164,33 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	try.Fails(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag))(t, context.Canceled)
 }
 
+// A receive in progress does not take the message of a handler that is added, whether the thread has
+// had handlers before or not.
+func TestHandlerAddedWhileReceiving(t *testing.T) {
+	task := enrol(t, alone(t))
+	for i := range int32(100) {
+		got := make(chan int32)
+		go func() { got <- recvInt(t, task.Thread, tpvm.AnyTask, tpvm.AnyTag) }()
+		if i%2 == 0 {
+			runtime.Gosched()
+		}
+		handled := make(chan int32, 1)
+		remove := try.Get(task.AddHandler(tpvm.AnyTask, 1, tpvm.AnyContext, func(_ context.Context, m *tpvm.Message) {
+			handled <- number(m)
+		}))(t)
+		sendInt(t, task.Thread, task.ID(), 1, i)
+		select {
+		case k := <-handled:
+			try.Equal(t, k, i)
+		case k := <-got:
+			t.Fatalf("round %d: a receive returned %d", i, k)
+		}
+		sendInt(t, task.Thread, task.ID(), 9, -i)
+		try.Equal(t, <-got, -i)
+		remove()
+	}
+}
+
 // RecvFunc finds a message behind others, which keep their order.
 func TestRecvFunc(t *testing.T) {
 	c := rocltest.Cluster(t, 1)

@@ -331,21 +331,27 @@ func (t *Thread) receive(ctx context.Context, f Filter, isTry bool) (*Message, e
 
 // recv returns the next message that s, the condition of f, selects and that no handler wants.
 func (t *Thread) recv(ctx context.Context, f Filter, s []rocl.Select, isTry bool) (*rocl.Message, error) {
-	if h := t.handlers.Load(); h != nil {
-		return h.recv(ctx, f, isTry)
+	for {
+		if hs := t.handlers.Load(); hs != nil {
+			if got, ok := hs.recv(ctx, f, isTry); ok {
+				return got.m, got.err
+			}
+		}
+		var m *rocl.Message
+		var err error
+		if isTry {
+			m, err = t.r.TryRecv(s...)
+		} else {
+			m, err = t.r.Recv(ctx, s...)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if hs := t.handlers.Load(); hs == nil || !hs.wants(m) {
+			return m, nil
+		}
+		t.putBack([]*rocl.Message{m}) // the handler was added meanwhile
 	}
-	if isTry {
-		return t.r.TryRecv(s...)
-	}
-	m, err := t.r.Recv(ctx, s...)
-	if err != nil {
-		return nil, err
-	}
-	if h := t.handlers.Load(); h != nil && h.wants(m) { // the handler was added meanwhile
-		t.putBack([]*rocl.Message{m})
-		return h.recv(ctx, f, false)
-	}
-	return m, nil
 }
 
 // TryRecv is Recv without waiting: it fails with rocl.ErrEmpty if the mailbox has no such message.
@@ -385,17 +391,20 @@ func (t *Thread) Probe(from TID, tag int) (Info, error) {
 // peek describes the next message that s, the condition of f, selects and that no handler wants. If
 // a handler could want it, peek receives the message and puts it back.
 func (t *Thread) peek(f Filter, s []rocl.Select) (rocl.Envelope, error) {
-	h := t.handlers.Load()
-	if h == nil || !h.meets(f) {
+	hs := t.handlers.Load()
+	if hs == nil {
 		return t.r.Peek(s...)
 	}
-	m, err := h.recv(t.ctx, f, true)
-	if err != nil {
-		return rocl.Envelope{}, err
+	got, ok := hs.recv(t.ctx, f, true)
+	switch {
+	case !ok:
+		return t.r.Peek(s...)
+	case got.err != nil:
+		return rocl.Envelope{}, got.err
 	}
-	e := rocl.Envelope{From: m.From(), Tag: m.Tag(), Len: m.Len()}
-	if err := t.r.PutBack(m); err != nil {
-		m.Release()
+	e := rocl.Envelope{From: got.m.From(), Tag: got.m.Tag(), Len: got.m.Len()}
+	if err := t.r.PutBack(got.m); err != nil {
+		got.m.Release()
 		return e, err
 	}
 	return e, nil

@@ -19,11 +19,10 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// roclCommand returns the path of the command. It builds the command, once, unless ROCL_BUILT names
-// the folder that has it.
+// roclCommand returns the path of the command. It builds the command, once, unless it is built.
 var roclCommand = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(filepath.Dir(dirserver), "rocl")
-	if os.Getenv("ROCL_BUILT") != "" {
+	if built != "" {
 		return path, nil
 	}
 	cmd := exec.Command("go", "build", "-o", path, "./cmd/rocl")

@@ -479,9 +479,12 @@ func (l *lab) heal() {
 // dirserver is the path of the daemon, which is built once.
 var dirserver string
 
+// built is the folder that has the commands. If it is empty, the tests build them.
+var built = os.Getenv("ROCL_BUILT")
+
 func build() error {
-	if dir := os.Getenv("ROCL_BUILT"); dir != "" {
-		dirserver = filepath.Join(dir, "dirserver")
+	if built != "" {
+		dirserver = filepath.Join(built, "dirserver")
 		return nil
 	}
 	dir, err := scratch("bin")

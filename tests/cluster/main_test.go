@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if os.Getenv("ROCL_BUILT") == "" {
+		if built == "" {
 			os.RemoveAll(filepath.Dir(dirserver))
 		}
 		if *figures {

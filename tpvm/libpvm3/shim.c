@@ -42,8 +42,8 @@ void shim_setenv(const char *name, const char *value) { setenv(name, value, 1); 
  * A signal for the process goes to a thread of the program. Go's threads, which the kernel may choose
  * while the main thread has another signal, would run a handler of the program on a foreign stack.
  * Go's runtime starts with the signals that are blocked when its constructor runs, between these
- * two: the first has a higher priority, the second comes later in the linker's command. Go needs the signals
- * that are left out for itself.
+ * two: the first has a higher priority, the second comes later in the linker's command. Go needs the
+ * signals that are left out for itself.
  */
 static sigset_t programs_mask;
 

@@ -96,8 +96,8 @@ int main(void)
 	if (pvm_recv(-1, 9) <= 0)
 		return fail("the message is lost", 9);
 	pvm_upkint(&n, 1, 1);
-	if (takers() != 1)
-		return fail("threads that may get SIGALRM", takers());
+	if ((i = takers()) != 1)
+		return fail("threads that may get SIGALRM", i);
 	printf("%d jumps, %d\n", jumps, n);
 	pvm_exit();
 	return 0;
