@@ -142,10 +142,12 @@ func (g *Group) receive() {
 				g.members[m.From()] = &member{isDone: true}
 			}
 			g.mu.Unlock()
+			_ = g.self.ReplyBytes(g.life, m, nil)
 		case m.Tag() == tagFailed:
 			if n, err := rocl.Value[notice](m); err == nil {
 				g.fail(n.failure(g.name), true)
 			}
+			_ = g.self.ReplyBytes(g.life, m, nil)
 		}
 		m.Release()
 	}
@@ -186,10 +188,18 @@ func (g *Group) tell(tag uint64, n *notice) {
 	if err != nil {
 		return
 	}
-	if g.self.SendAll(ctx, ids, tag, b) != nil { // a member that does not get it has ended, or is told by its monitor
-		b.Release()
+	defer b.Release()
+	var calls []rocl.Pending // not messages: it is no loss if a member ends before it has read this
+	for _, id := range ids {
+		if p, err := g.self.StartCallBytes(ctx, id, tag, b.Bytes()); err == nil {
+			calls = append(calls, p)
+		}
 	}
-	_ = g.self.Flush(ctx)
+	for _, p := range calls {
+		if m, err := p.Wait(ctx); err == nil { // a member that does not get it has ended, or is told by its monitor
+			m.Release()
+		}
+	}
 }
 
 // A notice is the cause of a failure as a message.

@@ -164,8 +164,8 @@ func TestHandlerWhileReceiving(t *testing.T) {
 	try.Fails(b.Recv(short, tpvm.AnyTask, tpvm.AnyTag))(t, context.Canceled)
 }
 
-// A receive in progress does not take the message of a handler that is added, whether the thread has
-// had handlers before or not.
+// A receive in progress does not take the message of a handler that is added, whether the thread
+// has had handlers before or not.
 func TestHandlerAddedWhileReceiving(t *testing.T) {
 	task := enrol(t, alone(t))
 	for i := range int32(100) {
