@@ -32,12 +32,6 @@ func unlink(path string) error { return unix.Unlink(path) }
 // rename replaces the file at to by the one at from.
 func rename(from, to string) error { return os.Rename(from, to) }
 
-// closeRemoved closes f and removes its file.
-func closeRemoved(f *os.File) {
-	_ = unix.Unlink(f.Name())
-	f.Close()
-}
-
 // ownerOf returns the user that a file belongs to. ok is false if the system does not tell.
 func ownerOf(fi fs.FileInfo) (uid uint32, ok bool) {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
