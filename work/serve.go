@@ -175,7 +175,7 @@ func (s *server[In, Out]) leave(grace time.Duration) {
 	for _, ses := range s.sessions {
 		s.giveBack(ses, ses.jobs.n)
 		s.wg.Go(func() { // the queue answers when it has sent its last task
-			_ = s.self.SendBytes(s.life, ses.queue, tagOf(kindLeaving, ses.number), nil) // the monitor tells if the queue is gone
+			_ = s.self.SendAndForget(s.life, ses.queue, tagOf(kindLeaving, ses.number), nil) // the monitor tells if the queue is gone
 		})
 	}
 	for !s.isExpired && !s.isStopped && !s.isQuiet() {
