@@ -58,7 +58,7 @@ func TestSnapshotOfMailbox(t *testing.T) {
 			t.Fatalf("got  %+v\nwant %+v", s, want)
 		}
 
-		others := []resource.GID{from.d.self.WithSerial(8), from.d.self.WithSerial(9)} // they send nothing
+		others := []resource.GID{box(t, a, 8, 0).id(), box(t, a, 9, 0).id()} // they live, and send nothing
 		waits := map[string][]Select{
 			"[] [777] ":                          {Tag(777)},
 			"[] [777 778] ":                      {Tag(777, 778)},
