@@ -121,7 +121,7 @@ func (c *Conn) end() (isFirst bool) {
 		return false
 	}
 	c.poller.Remove(c.sock.fd)
-	c.endKnocks()
+	c.knock.end()
 	c.sock.shut()
 	c.drop()
 	c.port.forget(c)
@@ -184,7 +184,7 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 			c.fail(c.ReadError(err))
 			return frames, false
 		}
-		c.came()
+		c.knock.came()
 		f, err := c.took(n)
 		frames += max(f, 1) // the rest of a frame is worth polling for
 		if errors.Is(err, ErrStarved) {

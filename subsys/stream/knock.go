@@ -44,17 +44,17 @@ type knock struct {
 	cancel   context.CancelFunc     // ends a knock; nil before the first
 }
 
-// beginKnocks prepares the connection for unanswered. The first knock of an accepted connection
-// shows whether there are answers.
-func (c *Conn) beginKnocks(isDialled bool, dial func(context.Context, string) (*net.TCPConn, error)) {
-	c.knock.dial, c.knock.works, c.knock.heard = dial, isDialled, time.Now()
+// begin prepares the connection for unanswered. The first knock of an accepted connection shows
+// whether there are answers.
+func (k *knock) begin(c *Conn, isDialled bool, dial func(context.Context, string) (*net.TCPConn, error)) {
+	k.dial, k.works, k.heard = dial, isDialled, time.Now()
 	if !isDialled && !c.sock.isLocal {
-		c.ask()
+		k.ask(c)
 	}
 }
 
 // came notes that bytes have come.
-func (c *Conn) came() { c.knock.reads.Add(1) }
+func (k *knock) came() { k.reads.Add(1) }
 
 // unanswered implements the method of [subsys.Prober].
 func (c *Conn) unanswered() (owes bool, heard time.Duration) {
@@ -69,7 +69,7 @@ func (c *Conn) unanswered() (owes bool, heard time.Duration) {
 	isDue := !k.isAsking && time.Since(k.asked) >= knockEvery && time.Since(k.heard) >= knockEvery/4
 	k.mu.Unlock()
 	if isDue {
-		c.ask()
+		k.ask(c)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,28 +77,26 @@ func (c *Conn) unanswered() (owes bool, heard time.Duration) {
 }
 
 // ask knocks, in a goroutine of its own.
-func (c *Conn) ask() {
+func (k *knock) ask(c *Conn) {
 	host, err := c.port.proto.host(c.remote)
 	if err != nil {
 		return
 	}
-	k := &c.knock
 	ctx, cancel := context.WithTimeout(context.Background(), knockMost)
 	k.mu.Lock()
 	k.asked, k.isAsking, k.isOwed, k.cancel = time.Now(), true, true, cancel
 	k.mu.Unlock()
-	if c.closed.Load() || !c.port.Go(func() { c.hear(k.dial(ctx, host)) }) {
+	if c.closed.Load() || !c.port.Go(func() { k.hear(k.dial(ctx, host)) }) {
 		cancel()
 	}
 }
 
 // hear takes the result of a knock.
-func (c *Conn) hear(nc *net.TCPConn, err error) {
+func (k *knock) hear(nc *net.TCPConn, err error) {
 	if nc != nil {
 		_ = nc.SetLinger(0) // leaves nothing behind
 		nc.Close()
 	}
-	k := &c.knock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.cancel()
@@ -111,11 +109,11 @@ func (c *Conn) hear(nc *net.TCPConn, err error) {
 	}
 }
 
-// endKnocks ends a knock that is under way.
-func (c *Conn) endKnocks() {
-	c.knock.mu.Lock()
-	defer c.knock.mu.Unlock()
-	if c.knock.cancel != nil {
-		c.knock.cancel()
+// end ends a knock that is under way.
+func (k *knock) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cancel != nil {
+		k.cancel()
 	}
 }

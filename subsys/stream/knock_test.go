@@ -29,7 +29,7 @@ func newKnocked(isDialled, isSilent bool) *knocked {
 	c.port, c.remote = &Port{proto: Protocol{Scheme: "tcp"}}, "tcp://192.0.2.1:7"
 	c.sock.refs.Store(1)
 	c.isSilent.Store(isSilent)
-	c.beginKnocks(isDialled, func(ctx context.Context, _ string) (*net.TCPConn, error) {
+	c.knock.begin(&c.Conn, isDialled, func(ctx context.Context, _ string) (*net.TCPConn, error) {
 		c.knocks.Add(1)
 		if c.isSilent.Load() {
 			<-ctx.Done()
@@ -67,14 +67,14 @@ func TestKnock(t *testing.T) {
 				if s := c.silentFor(2500 * time.Millisecond); s < time.Second {
 					t.Errorf("silent for %v only", s)
 				}
-				c.came()
+				c.knock.came()
 				if s := c.silentFor(time.Second); s >= time.Second {
 					t.Errorf("silent for %v though bytes have come", s)
 				}
 				c.isSilent.Store(false)
 				c.silentFor(2 * time.Second)
 				try.Equal(t, c.silentFor(time.Minute), 0, "silence after it answered again")
-				c.endKnocks()
+				c.knock.end()
 			})
 		})
 	}
@@ -85,7 +85,7 @@ func TestKnockSwallowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newKnocked(false, true)
 		try.Equal(t, c.silentFor(time.Minute), 0)
-		c.endKnocks()
+		c.knock.end()
 		synctest.Wait()
 	})
 }
@@ -98,7 +98,7 @@ func TestKnockEnds(t *testing.T) {
 		synctest.Wait()
 		try.Equal(t, c.knocks.Load(), 1)
 		began := time.Now()
-		c.endKnocks()
+		c.knock.end()
 		c.port.running.Wait()
 		try.Equal(t, time.Since(began), 0)
 	})

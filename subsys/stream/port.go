@@ -148,7 +148,7 @@ func (p *Port) Join(nc *net.TCPConn, w Writer) error {
 	if err != nil {
 		return err
 	}
-	c.beginKnocks(false, dial)
+	c.knock.begin(c, false, dial)
 	p.cfg.Count.ConnsIn.Add(1)
 	if c.sink = p.cfg.Accept(c); c.sink == nil {
 		return c.Close()
@@ -167,7 +167,7 @@ func (p *Port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	if err != nil {
 		return nil, fmt.Errorf("%s: dialling %s: %w", p.proto.Scheme, addr, err)
 	}
-	c.beginKnocks(true, dial)
+	c.knock.begin(c, true, dial)
 	p.cfg.Count.ConnsOut.Add(1)
 	c.sink = s
 	return c, nil

@@ -36,9 +36,9 @@ func (s *socket) boundResends() {
 // A knock is what other systems need, see knock.go.
 type knock struct{}
 
-func (*Conn) beginKnocks(bool, func(context.Context, string) (*net.TCPConn, error)) {}
-func (*Conn) endKnocks()                                                            {}
-func (*Conn) came()                                                                 {}
+func (*knock) begin(*Conn, bool, func(context.Context, string) (*net.TCPConn, error)) {}
+func (*knock) end()                                                                   {}
+func (*knock) came()                                                                  {}
 
 // unanswered implements the method of [subsys.Prober].
 func (c *Conn) unanswered() (owes bool, heard time.Duration) { return c.sock.unanswered() }
