@@ -17,9 +17,6 @@ import (
 	"github.com/rocl-go/rocl/dispatch"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
-	"github.com/rocl-go/rocl/subsys/inproc"
-	"github.com/rocl-go/rocl/subsys/shm"
-	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
 // A Config has what the options of rocl.Open set, each under the name of its option.
@@ -58,7 +55,7 @@ func WithDirectory(dial func(context.Context) (net.Conn, error)) func(*Config) {
 // Defaults returns the configuration of a context without options.
 func Defaults() Config {
 	return Config{
-		Transports: []subsys.Transport{inproc.New(), shm.New(), tcp.New()},
+		Transports: transports(),
 		Linger:     5 * time.Second,
 		Logger:     slog.New(slog.DiscardHandler),
 	}

@@ -56,6 +56,7 @@ type Conn struct {
 	sink   subsys.Sink
 	closed atomic.Bool
 	poller *subsys.Poller
+	knock  knock
 
 	in     Reader // used by the progress goroutine only
 	spinIn spinner
@@ -79,7 +80,7 @@ func (c *Conn) Unanswered() (owes bool, heard time.Duration) {
 		return false, 0
 	}
 	defer c.drop()
-	return c.sock.unanswered()
+	return c.unanswered()
 }
 
 // Streams implements [subsys.Streamer].
@@ -120,6 +121,7 @@ func (c *Conn) end() (isFirst bool) {
 		return false
 	}
 	c.poller.Remove(c.sock.fd)
+	c.knock.end()
 	c.sock.shut()
 	c.drop()
 	c.port.forget(c)
@@ -182,6 +184,7 @@ func (c *Conn) receive(ended bool) (frames int, again bool) {
 			c.fail(c.ReadError(err))
 			return frames, false
 		}
+		c.knock.came()
 		f, err := c.took(n)
 		frames += max(f, 1) // the rest of a frame is worth polling for
 		if errors.Is(err, ErrStarved) {

@@ -148,6 +148,7 @@ func (p *Port) Join(nc *net.TCPConn, w Writer) error {
 	if err != nil {
 		return err
 	}
+	c.knock.begin(c, false, dial)
 	p.cfg.Count.ConnsIn.Add(1)
 	if c.sink = p.cfg.Accept(c); c.sink == nil {
 		return c.Close()
@@ -166,6 +167,7 @@ func (p *Port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	if err != nil {
 		return nil, fmt.Errorf("%s: dialling %s: %w", p.proto.Scheme, addr, err)
 	}
+	c.knock.begin(c, true, dial)
 	p.cfg.Count.ConnsOut.Add(1)
 	c.sink = s
 	return c, nil
@@ -248,10 +250,10 @@ func (p *Port) Close() error {
 		p.proto.Closing()
 	}
 	err := p.ln.Close()
-	p.running.Wait()
 	for _, c := range conns {
 		c.Close()
 	}
+	p.running.Wait()
 	p.open.Wait()
 	return err
 }

@@ -5,6 +5,8 @@
 package stream
 
 import (
+	"context"
+	"net"
 	"os"
 	"syscall"
 	"time"
@@ -31,7 +33,16 @@ func (s *socket) boundResends() {
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, resendMost) // older kernels refuse the option
 }
 
+// A knock is what other systems need, see knock.go.
+type knock struct{}
+
+func (*knock) begin(*Conn, bool, func(context.Context, string) (*net.TCPConn, error)) {}
+func (*knock) end()                                                                   {}
+func (*knock) came()                                                                  {}
+
 // unanswered implements the method of [subsys.Prober].
+func (c *Conn) unanswered() (owes bool, heard time.Duration) { return c.sock.unanswered() }
+
 func (s *socket) unanswered() (owes bool, heard time.Duration) {
 	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {

@@ -6,7 +6,6 @@ package stream
 
 import (
 	"os"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,9 +13,6 @@ import (
 
 // boundResends does nothing: this system has no such option.
 func (*socket) boundResends() {}
-
-// unanswered implements the method of [subsys.Prober]. On this system it does not know.
-func (*socket) unanswered() (owes bool, heard time.Duration) { return false, 0 }
 
 // read reads what has arrived. It returns syscall.EAGAIN, not wrapped, if nothing has.
 func (s *socket) read(b []byte) (int, error) {

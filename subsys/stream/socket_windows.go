@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -77,9 +76,6 @@ func isFull(err error) bool {
 
 // boundResends does nothing: this system has no such option.
 func (*socket) boundResends() {}
-
-// unanswered implements the method of [subsys.Prober]. On this system it does not know.
-func (*socket) unanswered() (owes bool, heard time.Duration) { return false, 0 }
 
 // read reads what has arrived. It returns syscall.EAGAIN, not wrapped, if nothing has.
 func (s *socket) read(b []byte) (int, error) {

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !portable
+
+package context
+
+import (
+	"github.com/rocl-go/rocl/subsys"
+	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
+	"github.com/rocl-go/rocl/subsys/tcp"
+)
+
+// transports returns the transports of a context without [rocl.WithTransports].
+func transports() []subsys.Transport { return []subsys.Transport{inproc.New(), shm.New(), tcp.New()} }
