@@ -4,7 +4,8 @@
 // programs use fast networks. It needs no cgo, and nothing of libfabric to build: it loads
 // libfabric.so.1 when a context first listens, on 64-bit x86 and ARM Linux. Without the library, or
 // without the provider, Listen returns [subsys.ErrUnavailable], and the context logs one line and
-// uses its other transports.
+// uses its other transports. With the build tag ofi_cgo, the calls go through cgo, which needs a C
+// compiler.
 //
 //	t := ofi.New("verbs;ofi_rxm")
 //	c, err := rocl.Open(ctx,
