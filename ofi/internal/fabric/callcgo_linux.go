@@ -7,8 +7,8 @@ package fabric
 // #cgo nocallback rocl_call
 // #include <stdint.h>
 // typedef uintptr_t arg;
-// // All functions of libfabric that the package calls take at most 9 pointers and integers. One that
-// // takes fewer ignores the rest.
+// // The functions of libfabric take at most 9 pointers and integers. A function that takes fewer
+// // ignores the rest.
 // static arg rocl_call(arg f, arg a, arg b, arg c, arg d, arg e, arg g, arg h, arg i, arg j) {
 //	return ((arg (*)(arg, arg, arg, arg, arg, arg, arg, arg, arg))f)(a, b, c, d, e, g, h, i, j);
 // }
