@@ -4,7 +4,8 @@
 // programs use fast networks. It needs no cgo, and nothing of libfabric to build: it loads
 // libfabric.so.1 when a context first listens, on 64-bit x86 and ARM Linux. Without the library, or
 // without the provider, Listen returns [subsys.ErrUnavailable], and the context logs one line and
-// uses its other transports.
+// uses its other transports. With the build tag ofi_cgo, the calls go through cgo, which needs a C
+// compiler.
 //
 //	t := ofi.New("verbs;ofi_rxm")
 //	c, err := rocl.Open(ctx,
@@ -130,10 +131,11 @@
 //
 // # Limits
 //
-// The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
-// (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life. When far more
-// messages come at once than a port has buffers for, udp;ofi_rxd may deliver nothing more.
-// libfabric takes about half a second when it is loaded, and ofi_rxm as long when the first message
-// connects. The package sets two variables of the C environment that libfabric reads,
-// FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
+// The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each
+// peer (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life.
+// udp;ofi_rxd never ends what exceeds 256 operations in progress, so a port gives it no more at
+// once. It also never ends a read whose peer has ended: buffer and address stay until the port
+// is closed. libfabric takes about half a second when it is loaded, and ofi_rxm as long when the
+// first message connects. The package sets two variables of the C environment that libfabric
+// reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
 package ofi

@@ -42,10 +42,9 @@ type engine struct {
 	isSet   bool          // the timer, and nothing has completed since: sleeps may be shorter than tick
 	done    [64]fabric.Completion
 	frames  [256]subsys.Frame
-	header  subsys.Header // argument of Room; a local variable would be allocated each time
-	failure error         // of the completion queue
-	visits  []*conn       // port.dirty before, to be visited
-	spare   []*conn       // port.blocked before
+	failure error   // of the completion queue
+	visits  []*conn // port.dirty before, to be visited
+	spare   []*conn // port.blocked before
 }
 
 // begin puts the port into the poller when the first connection is made.

@@ -25,12 +25,21 @@ func Refuse(t *testing.T, f func(n int) error) {
 }
 
 // Load is what a port has in use.
-type Load struct{ Peers, Conns, Receives, Free int }
+type Load struct {
+	Peers, Conns, Receives, Free int
+	Exposed, Reads, Remotes      int // payloads for peers; of peers; one-sided transfers
+}
 
 // LoadOf returns what a port has in use.
 func LoadOf(s subsys.Port) Load {
 	p := s.(*port)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Load{len(p.peers), len(p.conns), p.receives, len(p.free)}
+	l := Load{Peers: len(p.peers), Conns: len(p.conns), Receives: p.receives, Free: len(p.free), Exposed: p.exposed, Remotes: p.remotes}
+	for _, o := range p.ops {
+		if o.kind == opRead {
+			l.Reads++
+		}
+	}
+	return l
 }

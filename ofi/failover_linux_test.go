@@ -3,14 +3,18 @@
 package ofi_test
 
 import (
+	"bytes"
 	"errors"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/ofi"
@@ -26,21 +30,7 @@ import (
 // each once and in order.
 func TestFailOver(t *testing.T) {
 	ctx := eventually.Context(t)
-	socket := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
-	var c [2]*rocl.Context
-	var known []string // ports at which the contexts listen
-	for i := range c {
-		var err error
-		c[i], err = rocl.Open(ctx, socket, rocl.WithTransports(ofi.New("tcp;ofi_rxm"), tcp.New()), rocl.WithListen("ofi+tcp://127.0.0.1:0", "tcp://127.0.0.1:0"))
-		if errors.Is(err, subsys.ErrUnavailable) {
-			t.Skip(err)
-		}
-		try.OK(t, err)
-		defer func() { try.Check(t, c[i].Close()) }()
-		for _, a := range c[i].Addrs() {
-			known = append(known, try.Get(url.Parse(a))(t).Port())
-		}
-	}
+	c, known := overBoth(t)
 	me := try.Get(c[0].Register(ctx, nil))(t)
 	data := try.Get(c[1].Register(ctx, nil, rocl.Over("ofi+tcp", "*")))(t)
 	control := try.Get(c[1].Register(ctx, nil, rocl.Over("tcp")))(t)
@@ -92,6 +82,78 @@ func TestFailOver(t *testing.T) {
 		t.Errorf("%d messages came, %d were sent", n, sent)
 	}
 	t.Logf("%d messages, %d sockets ended: %v", sent, cut, c[1].Stats().Received)
+}
+
+// overBoth returns two contexts that have the fabric and TCP, and the ports at which they listen.
+func overBoth(t *testing.T) (c [2]*rocl.Context, known []string) {
+	t.Helper()
+	socket := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
+	for i := range c {
+		var err error
+		c[i], err = rocl.Open(eventually.Context(t), socket, rocl.WithTransports(ofi.New("tcp;ofi_rxm"), tcp.New()), rocl.WithListen("ofi+tcp://127.0.0.1:0", "tcp://127.0.0.1:0"))
+		if errors.Is(err, subsys.ErrUnavailable) {
+			t.Skip(err)
+		}
+		try.OK(t, err)
+		t.Cleanup(func() { try.Check(t, c[i].Close()) })
+		for _, a := range c[i].Addrs() {
+			known = append(known, try.Get(url.Parse(a))(t).Port())
+		}
+	}
+	return c, known
+}
+
+// When the fabric ends while memory is read and written over it, the transfers go on in messages
+// over TCP, and each one that has begun ends without an error. What is read is what was written
+// last: nothing of a broken connection is written later.
+func TestTransfersFailOver(t *testing.T) {
+	ctx := eventually.Context(t)
+	c, known := overBoth(t)
+	var eps [2]*bulk.Endpoint
+	for i := range eps {
+		eps[i] = try.Get(bulk.Open(ctx, c[i]))(t)
+		defer func() { try.Check(t, eps[i].Close(ctx)) }()
+	}
+	const half = 512 << 10
+	r := try.Get(eps[0].Expose(bulk.ReadWrite, bulk.Bytes(counting(2*half, 0))))(t)
+	h := r.Handle()
+	warm(t, eps[1], h)
+	var stops atomic.Bool
+	var busy sync.WaitGroup
+	check := func(off int64, want []byte, what string) {
+		got := make([]byte, len(want))
+		if _, err := eps[1].Pull(ctx, h, off, got); err != nil {
+			t.Errorf("%s: %v", what, err)
+		} else if !bytes.Equal(got, want) {
+			t.Errorf("%s: wrong bytes", what)
+		}
+	}
+	busy.Go(func() {
+		for want := counting(half, 0); !stops.Load() && !t.Failed(); {
+			check(0, want, "Pull")
+		}
+	})
+	busy.Go(func() {
+		for i := 0; !stops.Load() && !t.Failed(); i++ {
+			want := counting(half, i)
+			if _, err := eps[1].Push(ctx, h, half, want); err != nil {
+				t.Errorf("Push: %v", err)
+			}
+			check(half, want, "Pull after Push")
+		}
+	})
+	cut := 0
+	for i := 0; i == 0 || *long && i < 3; i++ {
+		before := eps[1].Stats()
+		eventually.True(t, "transfers over the fabric", func() bool { return eps[1].Stats().OneSided > before.OneSided+20 })
+		cut += endSockets(t, known)
+		eventually.True(t, "transfers in messages", func() bool { return eps[1].Stats().Transfers > before.Transfers+20 })
+	}
+	stops.Store(true)
+	busy.Wait()
+	if cut == 0 {
+		t.Error("libfabric had no connection")
+	}
 }
 
 // sizeOf returns the bytes of a message: small ones, and some that the receiver reads.

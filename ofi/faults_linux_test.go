@@ -101,9 +101,6 @@ func TestRefusedMemory(t *testing.T) {
 // frames arrive when it goes on.
 func TestMoreThanOperations(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
-		if provider == "udp;ofi_rxd" {
-			t.Skip("it delivers half of them, and then nothing more")
-		}
 		a, b := try.Get(listen(provider, false))(t), try.Get(listen(provider, false))(t)
 		defer func() { try.OK(t, errors.Join(a.close(), b.close())) }()
 		var far []*sink

@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv("ROCL_OFI_ORIGIN"); socket != "" {
 		expose(os.Getenv("ROCL_OFI_PROVIDER"), socket)
 	}
+	if os.Getenv("ROCL_OFI_ACTOR") != "" {
+		act(os.Getenv("ROCL_OFI_PROVIDER"))
+	}
 	if provider := os.Getenv("ROCL_OFI_LISTEN"); provider != "" {
 		_, err := ofi.New(provider).Listen("", subsys.Config{})
 		if errors.Is(err, subsys.ErrUnavailable) {
@@ -288,6 +291,7 @@ type sink struct {
 	rooms    atomic.Int64
 	refuses  func([]subsys.Frame) error // if not nil
 	onFrames func([]subsys.Frame)       // if not nil
+	onRoom   func()                     // if not nil
 	down     chan error
 	writable chan struct{}
 }
@@ -309,6 +313,9 @@ func (s *sink) Frames(_ subsys.Conn, fs []subsys.Frame) error {
 
 func (s *sink) Room(_ subsys.Conn, h *subsys.Header) (*buffers.Buffer, error) {
 	s.rooms.Add(1)
+	if s.onRoom != nil {
+		s.onRoom()
+	}
 	return room.Get(int(h.Len))
 }
 

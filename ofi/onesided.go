@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"strings"
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
@@ -35,7 +34,7 @@ type exposure struct {
 
 // Expose implements [subsys.Exposer].
 func (p *port) Expose(mem []byte, access subsys.Access) (subsys.Exposure, error) {
-	if strings.HasSuffix(p.provider, "ofi_rxd") { // it never ends an operation that a peer refuses, or whose peer has ended
+	if p.isRXD() {
 		return nil, fmt.Errorf("%s: exposing memory: %w", p.name, errors.ErrUnsupported)
 	}
 	if len(mem) == 0 {

@@ -321,7 +321,7 @@ func (p *port) leaveLocked(q *peer) {
 // beginLocked returns the number of a new operation, or false if too many are in progress. mu must
 // be held.
 func (p *port) beginLocked(kind opKind, b *buffers.Buffer, c *conn) (n int, ok bool) {
-	if len(p.free) == 0 {
+	if len(p.free) == 0 || kind != opReceive && len(p.ops)-len(p.free)-p.receives >= p.mostSends() {
 		return 0, false
 	}
 	n = p.free[len(p.free)-1]

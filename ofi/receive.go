@@ -3,7 +3,6 @@
 package ofi
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -107,31 +106,24 @@ func (c *conn) isUnreadLocked() bool {
 // frames it delivered.
 func (c *conn) deliverSome(m *message) (n int, err error) {
 	p := c.port
-	mem, off := m.buf.Bytes(), m.off
+	off := m.off
 	for n < len(p.frames) && off < m.end {
-		rest := mem[off:m.end]
-		if len(rest) < subsys.HeaderLen {
-			return 0, subsys.ErrProtocol
+		f := &p.frames[n]
+		r, err := m.record(off, &f.Header)
+		if err != nil {
+			return 0, err
 		}
-		if rest[markAt] == byReading {
+		if r.isLarge {
 			if n > 0 {
 				break
 			}
 			if c.n == 0 {
-				return c.beginLarge(m, rest)
+				return c.beginLarge(m, &r)
 			}
 			return c.deliverLarge(m)
 		}
-		f := &p.frames[n]
-		if err := f.Parse(rest); err != nil {
-			return 0, fmt.Errorf("%w: %w", subsys.ErrProtocol, err)
-		}
-		end := subsys.HeaderLen + int(f.Len)
-		if end > len(rest) {
-			return 0, subsys.ErrProtocol
-		}
-		f.Data, f.Buf = rest[subsys.HeaderLen:end:end], m.buf
-		off += end
+		f.Data, f.Buf = r.data, m.buf
+		off = r.next
 		n++
 	}
 	if n > 0 {
@@ -160,13 +152,10 @@ func (c *conn) consume(m *message) {
 	b.Release()
 }
 
-// beginLarge begins to read the payload of the record b.
-func (c *conn) beginLarge(m *message, b []byte) (n int, err error) {
+// beginLarge begins to read the payload of r.
+func (c *conn) beginLarge(m *message, r *record) (n int, err error) {
 	p := c.port
-	h := &p.header
-	if !parseLarge(h, b) {
-		return 0, subsys.ErrProtocol
-	}
+	h := r.header
 	var buf, bounce *buffers.Buffer
 	if err := c.get(func() (err error) { buf, err = c.sink.Room(c, h); return err }); err != nil {
 		return 0, err
@@ -182,31 +171,19 @@ func (c *conn) beginLarge(m *message, b []byte) (n int, err error) {
 		}
 	}
 	p.mu.Lock()
-	c.addLargeLocked(h, b, buf).bounce = bounce
+	c.addLargeLocked(r, buf).bounce = bounce
 	p.mu.Unlock()
 	return c.deliverLarge(m)
 }
 
-// parseLarge reads the header of a record with byReading.
-func parseLarge(h *subsys.Header, b []byte) (ok bool) {
-	if len(b) < recordMin {
-		return false
-	}
-	b[markAt] = 0
-	err := h.Parse(b)
-	b[markAt] = byReading
-	return err == nil && h.Len > 0
-}
-
-// addLargeLocked adds the payload of the record b, which is read into buf. Without buf the payload
-// is skipped. port.mu must be held.
-func (c *conn) addLargeLocked(h *subsys.Header, b []byte, buf *buffers.Buffer) *large {
+// addLargeLocked adds the payload of r, which is read into buf. Without buf the payload is skipped.
+// port.mu must be held.
+func (c *conn) addLargeLocked(r *record, buf *buffers.Buffer) *large {
 	l := &c.larges[(c.first+c.n)%len(c.larges)]
 	c.n++
-	*l = large{frame: subsys.Frame{Header: *h, Buf: buf}, isRead: buf == nil,
-		at: binary.LittleEndian.Uint64(b[subsys.HeaderLen:]), key: binary.LittleEndian.Uint64(b[subsys.HeaderLen+8:])}
+	*l = large{frame: subsys.Frame{Header: *r.header, Buf: buf}, isRead: buf == nil, at: r.at, key: r.key}
 	if buf != nil {
-		l.frame.Data = buf.Bytes()[:h.Len:h.Len]
+		l.frame.Data = buf.Bytes()[:r.header.Len:r.header.Len]
 	}
 	return l
 }
@@ -225,23 +202,20 @@ func (c *conn) readAhead() {
 		if m.buf == nil || c.seenSeq-c.next >= window {
 			return
 		}
-		rest := m.buf.Bytes()[min(c.seenOff, m.end):m.end]
-		if len(rest) == 0 {
+		if c.seenOff >= m.end {
 			c.seenSeq, c.seenOff = c.seenSeq+1, headLen
 			continue
 		}
-		h := &p.header
-		if len(rest) < subsys.HeaderLen { // delivery will tell
+		var h subsys.Header
+		r, err := m.record(c.seenOff, &h)
+		if err != nil { // delivery will tell
 			return
 		}
-		if rest[markAt] != byReading {
-			if h.Parse(rest) != nil {
-				return
-			}
-			c.seenOff += subsys.HeaderLen + int(h.Len)
+		if !r.isLarge {
+			c.seenOff = r.next
 			continue
 		}
-		if !parseLarge(h, rest) || p.ahead+int(h.Len) > mostAhead {
+		if p.ahead+int(h.Len) > mostAhead {
 			return
 		}
 		b, err := p.cfg.Pool.Get(int(h.Len))
@@ -252,14 +226,14 @@ func (c *conn) readAhead() {
 			b.Release()
 			return
 		}
-		l := c.addLargeLocked(h, rest, b)
+		l := c.addLargeLocked(&r, b)
 		l.isAhead = true
 		p.ahead += int(h.Len)
 		if !c.readLocked(l) {
 			c.releaseLocked(l)
 			return
 		}
-		c.seenOff += recordMin
+		c.seenOff = r.next
 	}
 }
 

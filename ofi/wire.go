@@ -32,6 +32,47 @@ const (
 	markAt     = 6 // offset of the mark in a frame's header
 )
 
+// A record is what a message has at an offset.
+type record struct {
+	header  *subsys.Header
+	next    int    // offset of the next record
+	data    []byte // of a frame whose payload is in the message
+	isLarge bool   // the payload is in the sender's memory, at an address with a key
+	at, key uint64
+}
+
+// record parses the record at an offset below the end of m, and its header into h.
+func (m *message) record(off int, h *subsys.Header) (r record, err error) {
+	b := m.buf.Bytes()[off:m.end:m.end]
+	if len(b) < subsys.HeaderLen {
+		return r, subsys.ErrProtocol
+	}
+	r.header, r.isLarge = h, b[markAt] == byReading
+	if r.isLarge {
+		b[markAt] = 0
+	}
+	err = h.Parse(b)
+	if r.isLarge {
+		b[markAt] = byReading
+	}
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", subsys.ErrProtocol, err)
+	}
+	rest := b[subsys.HeaderLen:]
+	n := uint64(h.Len)
+	if r.isLarge {
+		n = locatorLen
+	}
+	if n > uint64(len(rest)) || r.isLarge && h.Len == 0 {
+		return r, subsys.ErrProtocol
+	}
+	if r.data = rest[:n:n]; r.isLarge {
+		r.at, r.key = binary.LittleEndian.Uint64(r.data), binary.LittleEndian.Uint64(r.data[8:])
+	}
+	r.next = off + subsys.HeaderLen + int(n)
+	return r, nil
+}
+
 // head is the head of a message.
 type head struct {
 	conn                 uint64
