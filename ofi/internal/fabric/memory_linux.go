@@ -8,7 +8,16 @@ import (
 	"unsafe"
 
 	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
 )
+
+// Map returns memory of n bytes that the Go runtime does not move or free.
+func Map(n int) ([]byte, error) {
+	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+}
+
+// Unmap frees the memory of Map.
+func Unmap(b []byte) { _ = unix.Munmap(b) }
 
 // call calls a C function. A pointer to Go memory among args is converted in the argument itself,
 // so that the memory stays where it is until call returns.
