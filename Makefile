@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 packages_version = $(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' internal/version/version.go)
-.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable bigendian scaling sustain benchmarks figures libpvm3 apidiff simulate
+.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable bigendian scaling sustain windows benchmarks figures libpvm3 apidiff simulate
 
 test:    ; go test work
 race:    ; go test -race work
@@ -12,8 +12,11 @@ tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
 portable: # what has no epoll, shared memory or index: its code tested on Linux, and built for each system
 	go test -tags portable -short ./subsys/... ./directory/... ./dispatch ./context ./rpc ./bulk
 	go run -tags portable ./cmd/rocl demo
-	go run ./tests/elsewhere darwin/amd64,darwin/arm64,freebsd/amd64,freebsd/arm64,netbsd/amd64,netbsd/arm64,openbsd/amd64,openbsd/arm64 work
-	for os in darwin freebsd netbsd openbsd; do GOOS=$$os go build work || exit 1; done
+	go run ./tests/elsewhere darwin/amd64,darwin/arm64,freebsd/amd64,freebsd/arm64,netbsd/amd64,netbsd/arm64,openbsd/amd64,openbsd/arm64,windows/amd64,windows/arm64 work
+	for os in darwin freebsd netbsd openbsd windows; do GOOS=$$os go build work || exit 1; done
+windows: # tests by wine: packages wine64 and binutils-mingw-w64-x86-64
+	CGO_ENABLED=0 GOOS=windows go test -short -p 2 -exec "$(CURDIR)/.ci/wine" ./resource ./codec ./buffers ./subsys ./subsys/stream ./dispatch/internal/progress ./internal/os/sockerr ./context
+	CGO_ENABLED=0 GOOS=windows go run -exec "$(CURDIR)/.ci/wine" ./cmd/rocl demo
 bigendian: # tests on a processor of the other byte order, by qemu-user-static
 	CGO_ENABLED=0 GOARCH=s390x go test -short -exec qemu-s390x-static ./resource ./codec ./dispatch/internal/wire ./dispatch/internal/session ./subsys ./tpvm/pack
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted && go test -timeout 2h -run TestSimulated ./dataflow -long && go test -timeout 2h -run TestSimulated ./work -long

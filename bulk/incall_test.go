@@ -9,7 +9,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -42,8 +42,7 @@ type usage struct {
 }
 
 func usageOf(c *rocl.Context) (u usage) {
-	var ru syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &ru)
+	cpu, sleeps, preemptions, _ := posix.Usage()
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
 	s := []metrics.Sample{{Name: "/sched/latencies:seconds"}}
@@ -55,7 +54,7 @@ func usageOf(c *rocl.Context) (u usage) {
 	for _, n := range st.Sent {
 		u.Messages += int64(n)
 	}
-	u.CPU, u.Threads, u.Wakeups, u.Mallocs = ru.Utime.Nano()+ru.Stime.Nano(), int64(ru.Nvcsw)+int64(ru.Nivcsw), int64(st.Wakeups), int64(ms.Mallocs)
+	u.CPU, u.Threads, u.Wakeups, u.Mallocs = cpu.Nanoseconds(), sleeps+preemptions, int64(st.Wakeups), int64(ms.Mallocs)
 	return u
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // A gate stands between a client and a server. While it is shut, it accepts connections and moves
@@ -167,26 +166,4 @@ func TestSilentServer(t *testing.T) {
 	ask(question{"Withdraw", c.Withdraw}, ctx)
 	_ = c.Close() // returns too
 	g.lift()
-}
-
-// If a server accepts no connection, Join returns when the caller's context ends, whether or not
-// the kernel's queue of connections has room.
-func TestNobodyAccepts(t *testing.T) {
-	path := sock(t)
-	fd := try.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
-	defer unix.Close(fd)
-	try.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)))
-	enough := errors.New("enough")
-	for range 2 { // the first time there is room
-		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(20*time.Millisecond, func() { cancel(enough) })
-		try.Fails(Join(ctx, DialSocket(path)))(t, enough)
-		for { // fill the queue
-			nc, err := net.Dial("unix", path)
-			if err != nil {
-				break
-			}
-			defer nc.Close()
-		}
-	}
 }

@@ -7,10 +7,11 @@ package directory
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // isLocked reports whether the file of a context beside the lock file is locked.
@@ -20,5 +21,5 @@ func isLocked(_ *testing.T, file string, self resource.GID) bool {
 		return false
 	}
 	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == unix.EWOULDBLOCK
+	return posix.TryLock(f, true) == syscall.EWOULDBLOCK
 }

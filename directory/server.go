@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/database"
 	"github.com/rocl-go/rocl/directory/internal/node"
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -180,7 +181,7 @@ func (s *Server) serveConn(nc net.Conn, serve func(*wire.Conn) error) {
 	}()
 	err := serve(wire.NewConn(nc))
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if sockerr.Is(err, syscall.EPIPE) || sockerr.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) {
 			s.log.Debug("directory: connection ended", "err", err) // with its process, of which tellEnd tells
 			return
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/life"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 )
 
 const (
@@ -158,7 +159,7 @@ func hasEnded(ctx context.Context) bool {
 // deniesDeath reports whether a peer may live although its node is said to be dead, given the error
 // err of an attempt: the peer has refused the link, or the attempt has not left this machine.
 func deniesDeath(err error) bool {
-	return errors.Is(err, ErrRefused) || slices.ContainsFunc(localErrors, func(e error) bool { return errors.Is(err, e) })
+	return errors.Is(err, ErrRefused) || slices.ContainsFunc(localErrors, func(e error) bool { return sockerr.Is(err, e) })
 }
 
 // localErrors are the errors of attempts that failed on this machine.

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -128,7 +128,7 @@ func TestStopped(t *testing.T) {
 		}
 		return false
 	})
-	holder.Signal(syscall.SIGSTOP)
+	holder.Signal(posix.SIGSTOP)
 	server.Kill()
 	try.Get(observer.Register(eventually.Context(t), rocl.Attrs{"after": "takeover"}))(t)
 	eventually.True(t, "the directory answers", func() bool {
@@ -136,7 +136,7 @@ func TestStopped(t *testing.T) {
 		return err == nil
 	})
 	claims(t, observer, 1)
-	holder.Signal(syscall.SIGCONT)
+	holder.Signal(posix.SIGCONT)
 	claims(t, observer, 2)
 	try.OK(t, holder.WriteLine("still?"))
 	try.Equal(t, holder.says("holds"), fmt.Sprint("holds ", n, " <nil>"))

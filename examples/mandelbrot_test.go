@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -97,7 +98,7 @@ func killSecond(n node, pids []string) {
 	}
 	pid, err := strconv.Atoi(pids[1])
 	if err == nil {
-		err = syscall.Kill(pid, syscall.SIGKILL)
+		err = posix.Kill(pid, syscall.SIGKILL)
 	}
 	if err != nil && !errors.Is(err, syscall.ESRCH) { // it may have ended
 		n.t.Fatal(err)

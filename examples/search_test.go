@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -151,12 +151,12 @@ func searchAndKill(t *testing.T, n node) {
 			}
 		}
 	}
-	of("frontier", func(i int) { running[i].Signal(syscall.SIGSTOP) }) // they do not learn that shards end
+	of("frontier", func(i int) { running[i].Signal(posix.SIGSTOP) }) // they do not learn that shards end
 	of("shard", func(i int) { n.kill(running[i]) })
 	if s.asks(n, "alpha") {
 		t.Error("an answer without a shard is said to be whole")
 	}
-	of("frontier", func(i int) { running[i].Signal(syscall.SIGCONT) })
+	of("frontier", func(i int) { running[i].Signal(posix.SIGCONT) })
 	of("shard", func(i int) { running[i] = n.launch(n.command("shard")) })
 	for _, query := range [][]string{{"alpha"}, {"Beta", "gamma"}, {"mu", "zeta", "eta"}, {"nowhere"}} {
 		becomesWhole(query...)

@@ -10,13 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/live"
@@ -138,7 +138,7 @@ func TestSlowFollower(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "s")
 	c := open(t, sock)
 	p := other(t, sock, "follower")
-	p.Signal(syscall.SIGSTOP)
+	p.Signal(posix.SIGSTOP)
 	var want []string
 	for i := range 3000 {
 		name := fmt.Sprintf("w%04d", i)
@@ -150,7 +150,7 @@ func TestSlowFollower(t *testing.T) {
 			r.Close()
 		}
 	}
-	p.Signal(syscall.SIGCONT)
+	p.Signal(posix.SIGCONT)
 	eventually.True(t, "the follower has the members", func() bool {
 		try.OK(t, p.WriteLine("list"))
 		return try.Get(p.Line(eventually.Context(t)))(t) == strings.Join(want, ",")

@@ -16,7 +16,6 @@ import (
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 // BenchmarkRoundTrip measures a payload there and back between two endpoints of this process, each
@@ -47,10 +46,10 @@ func bareTrip(b *testing.B, provider string, size int) {
 			b.Fatal(err)
 		}
 		defer e[i].Close()
-		if mem[i], err = unix.Mmap(-1, 0, 2*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		if mem[i], err = fabric.Map(2 * size); err != nil {
 			b.Fatal(err)
 		}
-		defer unix.Munmap(mem[i])
+		defer fabric.Unmap(mem[i])
 	}
 	for i := range e {
 		var err error

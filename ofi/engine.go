@@ -11,7 +11,6 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -76,7 +75,7 @@ func (p *port) enter() error {
 	queue := p.ep.WaitFD()
 	if queue < 0 {
 		if queue, err = newEvent(); err != nil {
-			unix.Close(timer)
+			closeFD(timer)
 			return fmt.Errorf("making an eventfd: %w", err)
 		}
 	}
@@ -101,9 +100,9 @@ func (p *port) leave() {
 	poller := p.poller.Swap(nil)
 	poller.Remove(p.queue)
 	poller.Remove(p.timer)
-	unix.Close(p.timer)
+	closeFD(p.timer)
 	if p.ep.WaitFD() < 0 {
-		unix.Close(p.queue)
+		closeFD(p.queue)
 	}
 }
 
@@ -155,8 +154,7 @@ func (r ring) Ready(subsys.Readiness) (frames int, again bool) {
 	if r.poller.Load() == nil {
 		return 0, false
 	}
-	var b [8]byte
-	_, _ = unix.Read(r.timer, b[:])
+	drainTimer(r.timer)
 	r.isSet = false
 	return r.progress()
 }
@@ -207,13 +205,6 @@ func (r ring) SetIdle(how subsys.IdleMode) (arrived bool) {
 		}
 	}
 	return false
-}
-
-// isReadable reports whether a read of fd would not wait.
-func isReadable(fd int) bool {
-	one := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, _ := unix.Poll(one[:], 0)
-	return n > 0
 }
 
 // A queueSource is the completion queue in the poller.

@@ -5,6 +5,7 @@ package ofi_test
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -195,4 +196,56 @@ func isKnown(a unix.Sockaddr, known []string) bool {
 		}
 	}
 	return false
+}
+
+// A transfer goes on when the connection breaks, and the next ones.
+func TestConnectionBreaks(t *testing.T) {
+	overOneSided(t, func(t *testing.T, provider string) {
+		ctx := eventually.Context(t)
+		opts := []rocl.Option{rocl.WithSocket(filepath.Join(t.TempDir(), "s")), rocl.WithTransports(ofi.New(provider, ofi.WithShm()))}
+		var cs [2]*rocl.Context
+		var eps [2]*bulk.Endpoint
+		for i := range cs {
+			cs[i] = try.Get(rocl.Open(ctx, opts...))(t)
+			eps[i] = try.Get(bulk.Open(ctx, cs[i]))(t)
+		}
+		defer func() {
+			try.Check(t, errors.Join(eps[0].Close(ctx), eps[1].Close(ctx), cs[0].Close(), cs[1].Close()))
+		}()
+		mem := counting(1<<20, 1)
+		r := try.Get(eps[0].Expose(bulk.ReadWrite, bulk.Bytes(mem)))(t)
+		h := r.Handle()
+		warm(t, eps[1], h)
+		for range 3 {
+			if n := breakControl(t, append(cs[0].Addrs(), cs[1].Addrs()...)); n == 0 {
+				t.Error("there is no connection")
+			}
+			got := make([]byte, len(mem))
+			try.Get(eps[1].Pull(ctx, h, 0, got))(t)
+			if !bytes.Equal(got, mem) {
+				t.Error("wrong bytes")
+			}
+			try.Get(eps[1].Push(ctx, h, 0, got))(t)
+		}
+	})
+}
+
+// breakControl ends the TCP connections of this process that lead to the listeners of addrs.
+func breakControl(t *testing.T, addrs []string) (found int) {
+	t.Helper()
+	ports := map[int]bool{}
+	for _, a := range addrs {
+		u := try.Get(url.Parse(a))(t)
+		ports[int(try.Get(netip.ParseAddrPort(u.Host))(t).Port())] = true
+	}
+	for _, e := range try.Get(os.ReadDir("/proc/self/fd"))(t) {
+		fd, _ := strconv.Atoi(e.Name())
+		if peer, err := unix.Getpeername(fd); err == nil {
+			if in, ok := peer.(*unix.SockaddrInet4); ok && ports[in.Port] {
+				found++
+				_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+			}
+		}
+	}
+	return found
 }

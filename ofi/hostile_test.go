@@ -16,7 +16,6 @@ import (
 	"github.com/rocl-go/rocl/ofi"
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 // A forger is a peer that makes the handshake, and then sends what it likes.
@@ -34,10 +33,10 @@ func forge(t *testing.T, provider, to string) *forger {
 	if provider == "shm" {
 		host = ""
 	}
-	f := &forger{ep: try.Get(fabric.Open(provider, host, 16))(t), mem: try.Get(unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE))(t)}
+	f := &forger{ep: try.Get(fabric.Open(provider, host, 16))(t), mem: try.Get(fabric.Map(1 << 16))(t)}
 	t.Cleanup(func() {
 		f.ep.Close()
-		_ = unix.Munmap(f.mem)
+		fabric.Unmap(f.mem)
 	})
 	f.control = try.Get(net.Dial("tcp", strings.TrimPrefix(to, ofi.New(provider).Name()+"://")))(t)
 	t.Cleanup(func() { f.control.Close() })

@@ -16,13 +16,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/ofi"
@@ -134,10 +134,10 @@ func TestKilledPeer(t *testing.T) {
 			s := eventually.Value(t, "a connection", e.accepted)
 			eventually.True(t, "frames", func() bool { return s.frames.Load() > 50 })
 			if i == 0 {
-				p.Signal(syscall.SIGSTOP)
+				p.Signal(posix.SIGSTOP)
 				fs := []subsys.Frame{{Header: subsys.Header{Type: 16, Len: 1000}, Data: make([]byte, 1000)}}
 				eventually.True(t, "the connection is full", func() bool { return try.Get(s.conn.Send(fs))(t) == 0 })
-				p.Signal(syscall.SIGCONT)
+				p.Signal(posix.SIGCONT)
 				eventually.Value(t, "Writable of a peer that goes on", s.writable)
 			}
 			p.Kill()

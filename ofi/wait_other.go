@@ -15,6 +15,12 @@ func newTimer() (fd int, err error) { return -1, errors.ErrUnsupported }
 
 func setTimer(int, time.Duration) {}
 
+func drainTimer(int) {}
+
 func newEvent() (fd int, err error) { return -1, errors.ErrUnsupported }
+
+func isReadable(int) bool { return false }
+
+func closeFD(int) {}
 
 func unanswered(int, []byte) (owes bool, heard time.Duration) { return false, 0 }

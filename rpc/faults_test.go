@@ -14,13 +14,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rocltest"
@@ -199,14 +199,14 @@ func TestStalledCaller(t *testing.T) {
 	eventually.True(t, "a stopped process does not take replies", func() bool {
 		before := ran.Load()
 		eventually.True(t, "fifty calls have run", func() bool { return ran.Load() >= before+50 })
-		try.OK(t, cmd.Process.Signal(syscall.SIGSTOP))
+		try.OK(t, posix.Signal(cmd.Process, posix.SIGSTOP))
 		for range 100 {
 			try.Get(rpc.Call[addends, int64](deadline(t), c, s.ID(), "add", addends{}))(t)
 		}
 		if sc.Stats().Buffers.InUse >= untaken {
 			return true
 		}
-		try.OK(t, cmd.Process.Signal(syscall.SIGCONT)) // it was stopped with replies that it had taken, before its next calls
+		try.OK(t, posix.Signal(cmd.Process, posix.SIGCONT)) // it was stopped with replies that it had taken, before its next calls
 		return false
 	})
 	try.OK(t, cmd.Process.Kill())

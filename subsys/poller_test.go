@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
 package subsys
 
 import (
@@ -9,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -26,22 +23,19 @@ type pipe struct {
 
 func newPipe(t *testing.T) *pipe {
 	t.Helper()
-	var p [2]int
-	try.OK(t, unix.Pipe(p[:]))
-	for _, fd := range p {
-		try.OK(t, unix.SetNonblock(fd, true))
-	}
-	t.Cleanup(func() { unix.Close(p[0]); unix.Close(p[1]) })
-	return &pipe{r: p[0], w: p[1], most: 1 << 20}
+	r, w, err := posix.Pipe()
+	try.OK(t, err)
+	t.Cleanup(func() { posix.Close(r); posix.Close(w) })
+	return &pipe{r: r, w: w, most: 1 << 20}
 }
 
-func (p *pipe) write(n int) { _, _ = unix.Write(p.w, make([]byte, n)) }
+func (p *pipe) write(n int) { _, _ = posix.Write(p.w, make([]byte, n)) }
 
 func (p *pipe) Ready(on Readiness) (int, bool) {
 	p.calls.Add(1)
 	p.ended = p.ended || on&Ended != 0
 	b := make([]byte, p.most)
-	n, err := unix.Read(p.r, b)
+	n, err := posix.Read(p.r, b)
 	if err != nil {
 		return 0, false
 	}
@@ -172,7 +166,7 @@ func TestMany(t *testing.T) {
 	if n := p.Poll(); n != 0 || p.Len() != 9 {
 		t.Errorf("a removed source is polled: %d, %d left", n, p.Len())
 	}
-	unix.Close(all[7].w)
+	posix.Close(all[7].w)
 	all[7].w = -1
 	p.Poll()
 	if !all[7].ended {

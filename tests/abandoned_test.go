@@ -9,12 +9,12 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -50,7 +50,7 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				defer cl.Close()
 				f := try.Get(c.Find(eventually.Context(t), lib.Match{"peer": "server"}))(t)
 				try.Get(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
-				p.signal(t, syscall.SIGSTOP)
+				p.signal(t, posix.SIGSTOP)
 				before := runtime.NumGoroutine()
 				n := 1000
 				if *longMemory {
@@ -58,7 +58,7 @@ func TestAbandonedCallsAtStoppedServer(t *testing.T) {
 				}
 				abandon(t, cl, f.ID, how, n, 200)
 				eventually.True(t, "the goroutines of the calls end", func() bool { return runtime.NumGoroutine() < before+20 })
-				p.signal(t, syscall.SIGCONT)
+				p.signal(t, posix.SIGCONT)
 				runs := try.Get(rpc.Call[struct{}, int64](eventually.Context(t), cl, f.ID, "runs", struct{}{}))(t)
 				t.Logf("%d handlers ran", runs)
 				if how == "deadline" && runs > 0 {

@@ -8,15 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc64"
-	"os"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -55,20 +53,6 @@ func bigCheck(p []byte, i uint64) error {
 		return fmt.Errorf("message %d is damaged", i)
 	}
 	return nil
-}
-
-// tcpConns returns the connected TCP sockets of this process.
-func tcpConns(t testing.TB) (fds []int) {
-	t.Helper()
-	dir := try.Get(os.ReadDir("/proc/self/fd"))(t)
-	for _, e := range dir {
-		fd := try.Get(strconv.Atoi(e.Name()))(t)
-		switch a, _ := syscall.Getpeername(fd); a.(type) {
-		case *syscall.SockaddrInet4, *syscall.SockaddrInet6:
-			fds = append(fds, fd)
-		}
-	}
-	return fds
 }
 
 // fill calls send until the mailbox of its target is full, and returns how many calls have
@@ -260,10 +244,10 @@ func TestCrashBacklog(t *testing.T) {
 			ids = append(ids, f.ID)
 		}
 		// A stopped peer answers no handshake.
-		p.signal(t, syscall.SIGSTOP)
+		p.signal(t, posix.SIGSTOP)
 		for n := range before + after {
 			if n == before {
-				p.signal(t, syscall.SIGCONT)
+				p.signal(t, posix.SIGCONT)
 			}
 			try.OK(t, me.SendBytes(ctx, ids[n%len(ids)], 0, nil))
 		}

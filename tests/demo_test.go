@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -50,9 +51,9 @@ func startPlay(t *testing.T, stopped string) *play {
 	var ev struct{ Attrs struct{ PID string } }
 	try.OK(t, json.Unmarshal([]byte(w.until(t, "appeared")), &ev))
 	p.pid = try.Get(strconv.Atoi(ev.Attrs.PID))(t)
-	signal(t, p.pid, syscall.SIGSTOP)
-	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGCONT) }) // a stopped process does not end with the demo
-	for range 6 {                                                  // two crawlers, three indexers, the front end
+	signal(t, p.pid, posix.SIGSTOP)
+	t.Cleanup(func() { _ = posix.Kill(p.pid, posix.SIGCONT) }) // a stopped process does not end with the demo
+	for range 6 {                                              // two crawlers, three indexers, the front end
 		p.demo.until(t, "found ")
 	}
 	return p
@@ -62,8 +63,8 @@ func startPlay(t *testing.T, stopped string) *play {
 // busy machine its threads run on for a while.
 func signal(t *testing.T, pid int, s syscall.Signal) {
 	t.Helper()
-	try.OK(t, syscall.Kill(pid, s), "%v to process %d", s, pid)
-	eventually.True(t, "the process has stopped", func() bool { return s != syscall.SIGSTOP || standsStill(t, pid) })
+	try.OK(t, posix.Kill(pid, s), "%v to process %d", s, pid)
+	eventually.True(t, "the process has stopped", func() bool { return s != posix.SIGSTOP || standsStill(t, pid) })
 }
 
 // standsStill reports whether each thread of a process is stopped.

@@ -8,10 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -62,7 +62,7 @@ func TestKeyFiles(t *testing.T) {
 			try.OK(t, os.Chown(filepath.Dir(sock), user, user))
 			cmd := exec.Command(dirserver, "--socket", sock, "--bind", freePort(t), "--key-file", c.file)
 			cmd.Dir, cmd.Env = filepath.Dir(sock), []string{"HOME=" + filepath.Dir(sock)}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user, Groups: []uint32{group}}}
+			posix.As(cmd, user, user, group)
 			if c.three != nil {
 				cmd.ExtraFiles = []*os.File{c.three}
 			}

@@ -16,6 +16,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -60,7 +61,7 @@ func mortally(t testing.TB) subsys.Transport {
 // passes counts one frame that has been handed on.
 func (m mortal) passes() {
 	if m.left.Add(-1) == 0 {
-		_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+		_ = posix.Kill(syscall.Getpid(), syscall.SIGKILL)
 		select {}
 	}
 }

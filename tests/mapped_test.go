@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"hash/crc64"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -105,7 +105,7 @@ func TestIndexWriterStopped(t *testing.T) {
 		return c.Stats().Mapped > 0
 	})
 	for range 20 {
-		p.signal(t, syscall.SIGSTOP)
+		p.signal(t, posix.SIGSTOP)
 		read := 0
 		for i := range changing { // at most one is being changed
 			short, done := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -120,6 +120,6 @@ func TestIndexWriterStopped(t *testing.T) {
 		if read < changing/2 { // a part of the index may be locked too
 			t.Errorf("of %d resources %d are read while the writer is stopped", changing, read)
 		}
-		p.signal(t, syscall.SIGCONT)
+		p.signal(t, posix.SIGCONT)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -106,8 +106,8 @@ func TestNodesOfCluster(t *testing.T) {
 	// One node stops without being dead. A trace does not wait for it. A question about the nodes
 	// gets a certain answer that names the living ones. (TestSilentNode of the commands checks what
 	// is said of a member that lives and is silent.)
-	t.Cleanup(func() { daemons[1].Signal(syscall.SIGCONT) })
-	daemons[1].signal(t, syscall.SIGSTOP)
+	t.Cleanup(func() { daemons[1].Signal(posix.SIGCONT) })
+	daemons[1].signal(t, posix.SIGSTOP)
 	tr, _ := trace("type=none")
 	for _, s := range tr.Steps {
 		if s.Node == cs[1].ID().Node() && s.Outcome != "silent" {
@@ -131,7 +131,7 @@ func TestNodesOfCluster(t *testing.T) {
 	if at := nodes(0, node); !slices.Equal(at, []string{all[0], all[2]}) {
 		t.Errorf("nodes while one is stopped: %q", at)
 	}
-	daemons[1].signal(t, syscall.SIGCONT)
+	daemons[1].signal(t, posix.SIGCONT)
 	eventually.True(t, "it is back", func() bool { return slices.Equal(nodes(0, node), all) })
 	try.Equal(t, try.Get(cs[0].Find(ctx, lib.Match{"of": "1"}))(t).ID, rs[1].ID(), "find on the node that is back")
 

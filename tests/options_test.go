@@ -14,7 +14,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	lib "github.com/rocl-go/rocl"
@@ -26,6 +25,7 @@ import (
 	"github.com/rocl-go/rocl/election"
 	"github.com/rocl-go/rocl/group"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/live"
 	"github.com/rocl-go/rocl/netrocl"
@@ -673,7 +673,7 @@ func useTask(o tpvm.Option) zeroUse {
 	return func(t *testing.T) error {
 		t.Setenv("PATH", "/bin:/usr/bin") // no shell reaches the host
 		return withTask(t, o, func(ctx context.Context, task *tpvm.Task) error {
-			if err := task.Signal(ctx, task.ID(), syscall.SIGWINCH); err != nil {
+			if err := task.Signal(ctx, task.ID(), posix.SIGCONT); err != nil {
 				return err
 			}
 			return startTrue(ctx, t, task)

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -48,4 +50,18 @@ func TestOutsideNamespace(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", c.args, code, out)
 		}
 	}
+}
+
+// tcpConns returns the connected TCP sockets of this process.
+func tcpConns(t testing.TB) (fds []int) {
+	t.Helper()
+	dir := try.Get(os.ReadDir("/proc/self/fd"))(t)
+	for _, e := range dir {
+		fd := try.Get(strconv.Atoi(e.Name()))(t)
+		switch a, _ := syscall.Getpeername(fd); a.(type) {
+		case *syscall.SockaddrInet4, *syscall.SockaddrInet6:
+			fds = append(fds, fd)
+		}
+	}
+	return fds
 }

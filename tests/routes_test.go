@@ -13,12 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -95,7 +95,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("for people:\n%s", out)
 	}
 	// A stopped process is named, and does not delay the output for the rest.
-	peers["ruled"].signal(t, syscall.SIGSTOP)
+	peers["ruled"].signal(t, posix.SIGSTOP)
 	for limit := 300 * time.Millisecond; limit < eventually.Timeout; limit *= 2 { // until the others answer in time
 		if all, code = shownRoutes(t, sock, "--timeout", limit.String()); len(all) == 7 {
 			break
@@ -134,7 +134,7 @@ func TestOtherUserOverTCP(t *testing.T) {
 	as := func(bin string, args ...string) *exec.Cmd {
 		cmd := exec.Command(bin, args...)
 		cmd.Dir, cmd.Env = dir, []string{"HOME=" + dir, "XDG_RUNTIME_DIR=" + dir, "XDG_STATE_HOME=" + dir}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		posix.As(cmd, nobody, nobody)
 		return cmd
 	}
 	first := freePort(t)

@@ -8,11 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -30,7 +30,7 @@ func patiently(t *testing.T, env []string, bin string, args ...string) (out, err
 func TestSilentDirectory(t *testing.T) {
 	stopped := socket(t)
 	d := start(t, `"serving"`, dirserver, "--socket", stopped)
-	d.signal(t, syscall.SIGSTOP)
+	d.signal(t, posix.SIGSTOP)
 	silent := socket(t)
 	l := try.Get(net.Listen("unix", silent))(t) // the kernel accepts connections; nothing reads from them
 	t.Cleanup(func() { l.Close() })
@@ -70,7 +70,7 @@ func TestStoppedWhileAsked(t *testing.T) {
 	in.Close()
 	try.Get(w.WriteString("hello\n"))(t)
 	r.until(t, "hello")
-	d.signal(t, syscall.SIGSTOP)
+	d.signal(t, posix.SIGSTOP)
 	try.Get(w.WriteString("again\n"))(t)
 	w.Close()
 	r.until(t, "again")

@@ -5,9 +5,9 @@ package tests
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	// the name rocl is that of the command
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
 // If the program that serves the node is stopped, a daemon that starts names its process and says
@@ -20,7 +20,7 @@ func TestStoppedContextServes(t *testing.T) {
 	sock := socket(t)
 	p := start(t, "-", rocl, "register", "--socket", sock, "name=sink")
 	before, _ := find(t, sock, "name=sink")
-	p.signal(t, syscall.SIGSTOP)
+	p.signal(t, posix.SIGSTOP)
 	_, errOut, code := patiently(t, nil, dirserver, "--socket", sock)
 	for _, want := range []string{fmt.Sprintf("process %d (", p.Cmd.Process.Pid), "which is stopped", "kill -CONT"} {
 		if code != 4 || !strings.Contains(errOut, want) {
@@ -30,7 +30,7 @@ func TestStoppedContextServes(t *testing.T) {
 	if strings.Contains(errOut, "nother dirserver is running") {
 		t.Errorf("%q, and there is none", errOut)
 	}
-	p.signal(t, syscall.SIGCONT)
+	p.signal(t, posix.SIGCONT)
 	if after, code := findSoon(t, sock, "name=sink"); code != 0 || after[0] != before[0] {
 		t.Errorf("when it goes on: %v, before %v", after, before)
 	}

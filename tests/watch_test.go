@@ -6,7 +6,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
 // follower is a watch of {type=watched}, in a context of this process.
@@ -192,8 +192,8 @@ func TestClusterWatch(t *testing.T) {
 	holder("last")
 	here.want(lib.Appeared, "last")
 	there.want(lib.Appeared, "last")
-	daemons[0].signal(t, syscall.SIGSTOP) // the node is dead, for all that the other members can see
+	daemons[0].signal(t, posix.SIGSTOP) // the node is dead, for all that the other members can see
 	here.want(lib.Gone, "last")
-	daemons[0].signal(t, syscall.SIGCONT)
+	daemons[0].signal(t, posix.SIGCONT)
 	here.want(lib.Appeared, "last")
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +19,7 @@ import (
 	icontext "github.com/rocl-go/rocl/context"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -311,9 +311,9 @@ func TestIdleCostsNothing(t *testing.T) {
 	// charges milliseconds for a handful of wake-ups. A loop that polls takes all of the processor,
 	// and a timer of a millisecond sleeps hundreds of times.
 	usage := func() (cpu time.Duration, sleeps int64) {
-		var u syscall.Rusage
-		try.OK(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano()), int64(u.Nvcsw)
+		cpu, sleeps, _, err := posix.Usage()
+		try.OK(t, err)
+		return cpu, sleeps
 	}
 	const mostCPU, mostSleeps = 100 * time.Millisecond, 200
 	var cpu time.Duration

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -99,7 +100,7 @@ func TestEndWithParent(t *testing.T) {
 	kill(t, task, parent)
 	wantEnds(t, task, 9, child)
 	try.OK(t, process.wait())
-	try.Check(t, syscall.Kill(otherPID, 0), "the child of a sibling has ended too")
+	try.Check(t, posix.Kill(otherPID, 0), "the child of a sibling has ended too")
 	otherProcess := processOf(t, task, other)
 	try.OK(t, task.Send(ctx, other, 2, nil))
 	recv(t, task, other, 3)
@@ -125,5 +126,5 @@ func TestParentKilled(t *testing.T) {
 	}
 	m.Release()
 	try.OK(t, process.wait())
-	try.Check(t, syscall.Kill(pid, syscall.SIGKILL), "a child that is no task has ended with its parent")
+	try.Check(t, posix.Kill(pid, syscall.SIGKILL), "a child that is no task has ended with its parent")
 }

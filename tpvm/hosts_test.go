@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -38,7 +39,7 @@ func init() {
 			return err
 		}
 		go func() { // the pod does not outlive the test
-			for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
+			for posix.Kill(pid, 0) == nil && ctx.Err() == nil {
 				time.Sleep(100 * time.Millisecond) // the test is not the parent: it is looked for now and then
 			}
 			cancel()
@@ -162,7 +163,7 @@ func (f *farm) pod(name string) int {
 func (f *farm) killAll(ids []tpvm.TID) {
 	for _, id := range ids {
 		if pid := f.pids[id]; pid != 0 {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_ = posix.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }
@@ -299,7 +300,7 @@ func TestNotifyHosts(t *testing.T) {
 	ids := try.Get(f.spawn(1, tpvm.OnHost("one")))(t)
 	try.Get(f.task.Notify(ctx, 5, ids...))(t)
 	pod := f.pod("one")
-	if err := syscall.Kill(pod, syscall.SIGKILL); err != nil { // the node ends with its pod
+	if err := posix.Kill(pod, syscall.SIGKILL); err != nil { // the node ends with its pod
 		t.Fatal(err)
 	}
 	f.killAll(ids)
@@ -349,10 +350,10 @@ func TestPodKilledWhileItStarts(t *testing.T) {
 		text, _ = os.ReadFile(begun)
 		return len(text) > 0
 	})
-	try.OK(t, syscall.Kill(pod, syscall.SIGKILL))
+	try.OK(t, posix.Kill(pod, syscall.SIGKILL))
 	r := <-spawned
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_ = posix.Kill(pid, syscall.SIGKILL)
 	}
 	var e *tpvm.SpawnError
 	if !errors.As(r.err, &e) || len(r.ids) != 1 || len(e.Slots) != 2 || len(e.Unwrap()) != 1 {

@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
@@ -65,7 +65,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 	try.OK(t, other.Expect(deadline(t), "open"))
 	task := own(t, rocl.WithSocket(socket))
 	g := try.Get(task.Join(deadline(t), "leavers"))(t)
-	other.Signal(syscall.SIGSTOP)
+	other.Signal(posix.SIGSTOP)
 	eventually.True(t, "all its threads have stopped", func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", cmd.Process.Pid))
 		return err == nil && !slices.ContainsFunc(threads, func(path string) bool {
@@ -80,7 +80,7 @@ func TestLeaveWaitsForDirectory(t *testing.T) {
 		t.Errorf("Leave has not waited for the directory: %v", err)
 	case <-time.After(1500 * time.Millisecond): // Close would wait for a second
 	}
-	other.Signal(syscall.SIGCONT)
+	other.Signal(posix.SIGCONT)
 	if !t.Failed() {
 		try.OK(t, <-left)
 	}

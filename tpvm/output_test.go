@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -273,7 +274,7 @@ func TestExitGivesUpOnOutput(t *testing.T) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	try.Fails(task.Exit(ended))(t, context.Canceled)
-	try.OK(t, syscall.Kill(ps[0].PID(), syscall.SIGKILL))
+	try.OK(t, posix.Kill(ps[0].PID(), syscall.SIGKILL))
 }
 
 // CatchLines also reports the beginning and the end of each output.
@@ -385,6 +386,6 @@ func TestOutputWithoutReader(t *testing.T) {
 	kill(t, task, ids[0])
 	if err := printer.wait(); err != nil {
 		t.Error(err)
-		_ = syscall.Kill(pid, syscall.SIGKILL)
+		_ = posix.Kill(pid, syscall.SIGKILL)
 	}
 }

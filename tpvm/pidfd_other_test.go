@@ -8,17 +8,19 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
 // process is a process that the test has not started.
 type process int
 
-func pidfd(pid int) (process, error) { return process(pid), syscall.Kill(pid, 0) }
+func pidfd(pid int) (process, error) { return process(pid), posix.Kill(pid, 0) }
 
 // wait waits until the process has ended and was reaped, at most a minute.
 func (p process) wait() error {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		if errors.Is(syscall.Kill(int(p), 0), syscall.ESRCH) {
+		if errors.Is(posix.Kill(int(p), 0), syscall.ESRCH) {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond) // no event tells the end of a process that is not a child

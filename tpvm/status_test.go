@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -55,7 +56,7 @@ func TestSignalStopped(t *testing.T) {
 	ctx := deadline(t)
 	task := enrol(t, alone(t))
 	ids := try.Get(task.Spawn(ctx, self(t), 1, program("sleeps as task")))(t)
-	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGKILL} {
+	for _, s := range []syscall.Signal{posix.SIGSTOP, posix.SIGCONT, posix.SIGSTOP, syscall.SIGKILL} {
 		try.Check(t, task.Signal(ctx, ids[0], s), "%v", s)
 	}
 	try.Equal(t, try.Get(task.Wait(ctx, ids[0]))(t).Signal, syscall.SIGKILL)

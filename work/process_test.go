@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/work"
@@ -116,8 +117,8 @@ func TestKills(t *testing.T) {
 			p.crew[k] = p.start()
 			return
 		}
-		q.Signal(syscall.SIGSTOP)
-		time.AfterFunc(rand.N(2*time.Second), func() { q.Signal(syscall.SIGCONT) })
+		q.Signal(posix.SIGSTOP)
+		time.AfterFunc(rand.N(2*time.Second), func() { q.Signal(posix.SIGCONT) })
 	})
 	t.Logf("%+v", p.q.Stats()) // on a busy machine a victim may have nothing in hand; TestSimulated holds that some have
 }

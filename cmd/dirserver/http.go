@@ -26,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/connlimit"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 )
 
 const (
@@ -225,7 +226,7 @@ func (w *watched) open(at string) (end func(), err error) {
 		return w.serveHTTP(ln), nil
 	}
 	ln, err := net.Listen("tcp", at)
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if sockerr.Is(err, syscall.EADDRNOTAVAIL) {
 		return w.openLater(at, err), nil
 	}
 	if err != nil {
@@ -239,7 +240,7 @@ func (w *watched) open(at string) (end func(), err error) {
 func listenUnix(path string) (net.Listener, error) {
 	lc := net.ListenConfig{Control: beforeBind}
 	ln, err := lc.Listen(context.Background(), "unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
+	if !sockerr.Is(err, syscall.EADDRINUSE) {
 		return ln, err
 	}
 	if fi, e := os.Lstat(path); e != nil || fi.Mode().Type() != os.ModeSocket {
@@ -249,7 +250,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if e == nil {
 		nc.Close()
 	}
-	if !errors.Is(e, syscall.ECONNREFUSED) {
+	if !sockerr.Is(e, syscall.ECONNREFUSED) {
 		return nil, err
 	}
 	if e := os.Remove(path); e != nil {

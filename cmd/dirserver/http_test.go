@@ -30,6 +30,7 @@ import (
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -344,7 +345,7 @@ func TestKeys(t *testing.T) {
 	}
 	hup := func(says string) {
 		t.Helper()
-		try.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+		try.OK(t, posix.Kill(os.Getpid(), syscall.SIGHUP))
 		said.find(t, says)
 	}
 	look("1")
@@ -383,7 +384,7 @@ func TestKeys(t *testing.T) {
 
 func TestKeysWithoutFile(t *testing.T) {
 	said, stop := started(t, "--socket", filepath.Join(short(t), "sock"))
-	try.OK(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	try.OK(t, posix.Kill(os.Getpid(), syscall.SIGHUP))
 	said.find(t, `"msg":"keys not read again: there is no --key-file","changed":false`)
 	try.Equal(t, stop(), 0, "exit code")
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/rocl-go/rocl/internal/display"
 	"github.com/rocl-go/rocl/internal/loglevel"
 	"github.com/rocl-go/rocl/internal/logqueue"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -156,9 +157,9 @@ func report(err error, errOut io.Writer) int {
 		text, advice, code = display.Error(err), "A program that serves the node gives way to a dirserver when it runs: let that process go on (kill -CONT), or end it.", codePassing
 	case errors.Is(err, directory.ErrInUse):
 		advice, code = "Another dirserver is running there; stop it, or choose another --socket.", codeServed
-	case errors.Is(err, syscall.EADDRINUSE):
+	case sockerr.Is(err, syscall.EADDRINUSE):
 		advice, code = "Another process listens there; stop it, or choose another address.", codePassing
-	case slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }):
+	case slices.ContainsFunc(passing, func(e error) bool { return sockerr.Is(err, e) }):
 		code = codePassing
 	}
 	fmt.Fprintf(errOut, "dirserver: %s\n", text)

@@ -30,6 +30,7 @@ import (
 	"github.com/rocl-go/rocl/internal/loglevel"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/tpvm"
@@ -542,7 +543,7 @@ func TestCompletion(t *testing.T) {
 // file of keys or certificates.
 func TestPipes(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	try.OK(t, syscall.Mkfifo(pipe, 0o600))
+	try.OK(t, posix.Mkfifo(pipe))
 	key := file(t, "a key of the cluster\n")
 	for _, args := range [][]string{
 		{"--bind", "127.0.0.1:0", "--key-file", pipe},

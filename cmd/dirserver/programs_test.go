@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -82,12 +83,12 @@ func TestProgramMetrics(t *testing.T) {
 	if strings.Contains(metrics, `attr_name="n"`) {
 		t.Error("a deleted resource has series")
 	}
-	p.Signal(syscall.SIGSTOP)
+	p.Signal(posix.SIGSTOP)
 	silent := `rocl_context_silent_seconds{pid="` + id + `",program="` + name + `"}`
 	sees("a stopped process", func() bool { return strings.Contains(metrics, silent) })
 	try.Equal(t, value(t, metrics, `rocl_contexts{state="silent"}`), "1", "silent contexts")
 	try.Equal(t, value(t, metrics, series("mailbox_messages", "shard", "", pid)), "300", "messages beside a stopped process")
-	p.Signal(syscall.SIGCONT)
+	p.Signal(posix.SIGCONT)
 	sees("the process answers", func() bool { return !strings.Contains(metrics, silent) })
 	p.CloseInput()
 	sees("the process has ended", func() bool { return !strings.Contains(metrics, `pid="`+id+`"`) })

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/cmd/internal/manual"
+	"github.com/rocl-go/rocl/cmd/rocl/internal/bench"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/demo"
 	"github.com/rocl-go/rocl/cmd/rocl/internal/flow"
@@ -25,7 +26,7 @@ func main() {
 	defer stop()
 	root := cli.Root()
 	root.AddCommand(demo.Commands()...)
-	root.AddCommand(benchmarks()...)
+	root.AddCommand(bench.Commands()...)
 	root.AddCommand(flow.Commands()...)
 	root.AddCommand(top.Commands()...)
 	manual.Add(root, os.Args[1:])

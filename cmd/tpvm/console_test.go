@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -93,8 +94,8 @@ func TestConsoleInterrupted(t *testing.T) {
 		}
 		pid = try.Get(strconv.Atoi(text))(t)
 	}
-	defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
-	try.OK(t, syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT))
+	defer func() { _ = posix.Kill(pid, syscall.SIGKILL) }()
+	try.OK(t, posix.Kill(-p.Cmd.Process.Pid, syscall.SIGINT))
 	_ = p.Wait()
 	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(b), ") Z ") {
 		t.Errorf("the program has ended: %s, %v", b, err)

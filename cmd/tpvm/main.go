@@ -26,6 +26,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/manual"
 	"github.com/rocl-go/rocl/cmd/internal/usage"
 	"github.com/rocl-go/rocl/internal/display"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/tpvm"
 )
@@ -86,7 +87,7 @@ func text(err error) string {
 // isNoMachine reports whether an error says that no process serves the directory of this node, so
 // that no task runs on it.
 func isNoMachine(err error) bool {
-	return errors.Is(err, rocl.ErrNoDirectory) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED))
+	return errors.Is(err, rocl.ErrNoDirectory) && (errors.Is(err, fs.ErrNotExist) || sockerr.Is(err, syscall.ECONNREFUSED))
 }
 
 // hintOf returns the advice for an error, or "".

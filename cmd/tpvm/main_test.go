@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/internal/interrupt"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -231,7 +232,7 @@ func TestRunOnIdleHost(t *testing.T) {
 func TestRunLeavesProcess(t *testing.T) {
 	s := newShell(t)
 	path := filepath.Join(t.TempDir(), "held")
-	try.OK(t, syscall.Mkfifo(path, 0o600))
+	try.OK(t, posix.Mkfifo(path))
 	hold := try.Get(os.OpenFile(path, os.O_RDWR, 0))(t) // the process that is left behind reads until the end
 	defer hold.Close()
 	out, errOut, code := s.run("", "run", "sh", "-c", "cat "+path+" & i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done")

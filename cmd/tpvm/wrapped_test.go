@@ -19,6 +19,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -33,7 +34,7 @@ type wrapped struct {
 func newWrapped(t *testing.T) wrapped {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "held")
-	try.OK(t, syscall.Mkfifo(path, 0o600))
+	try.OK(t, posix.Mkfifo(path))
 	return wrapped{t, path}
 }
 
@@ -86,7 +87,7 @@ func killScript(s *shell) {
 func TestRunWrapped(t *testing.T) {
 	for how, end := range map[string]func(*shell, *subprocess.Process){
 		"interrupted": func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGINT) },
-		"ctrl-C":      func(_ *shell, p *subprocess.Process) { _ = syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGINT) }, // as a terminal does
+		"ctrl-C":      func(_ *shell, p *subprocess.Process) { _ = posix.Kill(-p.Cmd.Process.Pid, syscall.SIGINT) }, // as a terminal does
 		"terminated":  func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGTERM) },
 		"quit":        func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGQUIT) },
 		"hung up":     func(_ *shell, p *subprocess.Process) { p.Signal(syscall.SIGHUP) },
@@ -213,7 +214,7 @@ func TestHostsSilent(t *testing.T) {
 	one, two := hosts(t)
 	pod, node, _ := two.pod()
 	one.find(node)
-	pod.Signal(syscall.SIGSTOP)
+	pod.Signal(posix.SIGSTOP)
 	defer pod.Signal(syscall.SIGKILL)
 	for _, args := range [][]string{{"hosts", "--timeout", "1s"}, {"hosts", "--json", "--timeout", "1s"}} {
 		out, errOut, code := one.run("", args...)

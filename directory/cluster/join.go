@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/resource"
 )
 
@@ -371,7 +372,7 @@ func (j *joiner) probe(ctx context.Context, at *net.UDPAddr, end func(), probed 
 		}
 	}
 	err := j.mux.Probe(ctx, at)
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if sockerr.Is(err, syscall.ECONNREFUSED) {
 		end()
 	}
 	probed <- err

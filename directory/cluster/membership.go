@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/internal/os/loopback"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -285,7 +286,7 @@ func (m *Membership) openWithin(ctx context.Context, cfg Config, wait time.Durat
 		if err == nil {
 			return c, nil
 		}
-		if ctx.Err() == nil && (!errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end)) {
+		if ctx.Err() == nil && (!sockerr.Is(err, syscall.EADDRINUSE) || time.Now().After(end)) {
 			return nil, err
 		}
 		select {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -129,7 +130,7 @@ func TestLeftProcessGoesOn(t *testing.T) {
 // When the process that has started a program is killed, the program ends with all its processes.
 func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "held")
-	try.OK(t, syscall.Mkfifo(path, 0o600))
+	try.OK(t, posix.Mkfifo(path))
 	cmd := exec.Command(try.Get(os.Executable())(t), "exec 3>"+path+"; sleep 1000; true")
 	cmd.Env = append(os.Environ(), "BE_PROGRAM=guarded")
 	cmd.Stderr = os.Stderr

@@ -10,7 +10,6 @@ import (
 	"fmt"
 
 	"github.com/rocl-go/rocl/ofi/internal/fabric"
-	"golang.org/x/sys/unix"
 )
 
 // mostMemory limits the receive buffers of an End, in bytes, if one message is not larger.
@@ -46,7 +45,7 @@ func Open(ctx context.Context, provider string, size int) (*End, error) {
 	if e.ep, err = fabric.Open(provider, host, 2*e.window); err != nil {
 		return nil, err
 	}
-	e.mem, err = unix.Mmap(-1, 0, (e.window+1)*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	e.mem, err = fabric.Map((e.window + 1) * size)
 	if err == nil && e.ep.NeedsLocal() {
 		e.region, err = e.ep.Register(e.mem, 1)
 	}
@@ -158,6 +157,6 @@ func (e *End) Close() {
 	}
 	e.ep.Close()
 	if e.mem != nil {
-		_ = unix.Munmap(e.mem)
+		fabric.Unmap(e.mem)
 	}
 }

@@ -8,3 +8,6 @@ import "errors"
 
 // enter fails: this system has no namespaces.
 func enter(string) error { return errors.ErrUnsupported }
+
+// raise does nothing: no thread of this system enters a namespace.
+func raise() {}

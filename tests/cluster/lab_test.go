@@ -23,9 +23,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -154,7 +153,7 @@ func sweep() {
 	stale := func(name string) bool {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(name, "rocl-"), "-")
 		n, err := strconv.Atoi(pid)
-		return err == nil && syscall.Kill(n, 0) == syscall.ESRCH
+		return err == nil && posix.Kill(n, 0) == syscall.ESRCH
 	}
 	for _, ns := range namespaces() {
 		if stale(ns) {
@@ -232,7 +231,7 @@ func in(ns string, cmd *exec.Cmd) (*subprocess.Process, error) {
 		}
 		// The node should be like a machine of its own: other work of this machine should not make
 		// its timers late.
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -10)
+		raise()
 		return nil
 	}))
 }
@@ -371,8 +370,8 @@ func (n *node) stop() {
 	}
 }
 
-func (n *node) pause()  { n.daemon.Signal(syscall.SIGSTOP) }
-func (n *node) resume() { n.daemon.Signal(syscall.SIGCONT) }
+func (n *node) pause()  { n.daemon.Signal(posix.SIGSTOP) }
+func (n *node) resume() { n.daemon.Signal(posix.SIGCONT) }
 
 // whole reports whether each of the nodes sees exactly these nodes.
 func (l *lab) whole(nodes ...*node) bool {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
 	"github.com/rocl-go/rocl/tpvm/pack"
@@ -242,7 +243,7 @@ func (n *node) killAll() {
 	out, _ := exec.Command("ip", "netns", "pids", n.ns).Output()
 	for _, pid := range strings.Fields(string(out)) {
 		if pid, err := strconv.Atoi(pid); err == nil && pid != os.Getpid() { // the test may have a thread in it
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_ = posix.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }

@@ -26,7 +26,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -37,6 +36,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
@@ -246,7 +246,7 @@ func servePod(pid int) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		for syscall.Kill(pid, 0) == nil && ctx.Err() == nil {
+		for posix.Kill(pid, 0) == nil && ctx.Err() == nil {
 			time.Sleep(100 * time.Millisecond) // that process is not the parent: it is looked for now and then
 		}
 		cancel()

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 )
 
 // Errors about the address of a port. Both mean that the port could not be opened.
@@ -307,7 +309,7 @@ func (x *Mux) Lost() error {
 	if err == nil {
 		pc.Close()
 	}
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if sockerr.Is(err, syscall.EADDRNOTAVAIL) {
 		return fmt.Errorf("%w: %s is gone", ErrNoAddress, x.adv.IP)
 	}
 	return nil
@@ -316,7 +318,7 @@ func (x *Mux) Lost() error {
 // absent makes an error of the kernel match ErrNoAddress if it says that the machine does not have
 // the address.
 func absent(err error) error {
-	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if sockerr.Is(err, syscall.EADDRNOTAVAIL) {
 		return fmt.Errorf("%w: %w", ErrNoAddress, err)
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
-	"golang.org/x/sys/unix"
 )
 
 // A recorder stands between a port and its peers: it keeps what they send to the port, and passes
@@ -303,7 +303,7 @@ func TestReplays(t *testing.T) {
 	casts := map[byte]int{}
 	for {
 		_, n, e := air.readOne()
-		if e == unix.EAGAIN {
+		if e == syscall.EAGAIN {
 			break
 		}
 		d := bytes.Clone(air.ms[0].Buffers[0][:n])

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -547,7 +548,7 @@ func (x *Mux) flush(w *writer, by *socket) {
 	n, bytes, err := w.flush(by)
 	x.count.Sent.Add(uint64(n))
 	x.count.SentBytes.Add(uint64(bytes))
-	if err != nil && !errors.Is(err, syscall.EAGAIN) {
+	if err != nil && !sockerr.Is(err, syscall.EAGAIN) {
 		x.log.Debug("mux: sending", "err", err)
 	}
 }

@@ -54,6 +54,8 @@ func (s *socket) readOne() (*net.UDPAddr, int, syscall.Errno) {
 	case nil:
 	case windows.WSAEWOULDBLOCK:
 		return nil, 0, syscall.EAGAIN
+	case windows.WSAENOTSOCK:
+		return nil, 0, syscall.EBADF
 	case windows.WSAEMSGSIZE:
 		return nil, datagramSize + 1, 0
 	default:

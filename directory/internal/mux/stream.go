@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/os/netsource"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -55,7 +56,7 @@ func (x *Mux) accept() {
 			if err := x.greet(s); err != nil {
 				s.Close()
 				x.count.StreamsRefused.Add(1)
-				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || sockerr.Is(err, syscall.EPIPE) || sockerr.Is(err, syscall.ECONNRESET) {
 					x.log.Debug("mux: stream ended before it was accepted", "remote", nc.RemoteAddr(), "err", err)
 					return
 				}

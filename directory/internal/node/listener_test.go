@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/internal/testkit/try"
-	"golang.org/x/sys/unix"
 )
 
 // failing is a listener whose process has no free descriptors for a while.
@@ -24,7 +24,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	if f.tries--; f.tries < 0 {
 		return nil, net.ErrClosed
 	}
-	return nil, unix.EMFILE
+	return nil, syscall.EMFILE
 }
 
 // A repeated problem is logged a few times and not each time.

@@ -20,7 +20,6 @@ import (
 	"github.com/rocl-go/rocl/directory/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
-	"golang.org/x/sys/unix"
 )
 
 const nobody = 65534
@@ -35,23 +34,14 @@ type impostor struct {
 
 // impostorAt listens at path as another user.
 func impostorAt(t *testing.T, path string) *impostor {
-	var f *os.File
-	asNobody(t, func() error {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-		if err != nil {
+	var ln net.Listener
+	asNobody(t, func() (err error) {
+		if ln, err = net.Listen("unix", path); err != nil {
 			return err
 		}
-		unix.CloseOnExec(fd)
-		f = os.NewFile(uintptr(fd), path)
-		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-			return err
-		}
-		return errors.Join(os.Chmod(path, 0o777), unix.Listen(fd, 16))
+		ln.(*net.UnixListener).SetUnlinkOnClose(false)
+		return os.Chmod(path, 0o777)
 	})
-	ln, err := net.FileListener(f)
-	f.Close()
-	try.OK(t, err)
-	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	return impostorOf(t, ln, func(nc net.Conn, got io.Writer) { _, _ = io.Copy(got, nc) })
 }
 

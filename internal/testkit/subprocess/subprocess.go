@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
 const (
@@ -261,7 +263,7 @@ func (p *Process) Kill() {
 }
 
 // Signal sends a signal to the process. It does nothing if the process has ended.
-func (p *Process) Signal(s syscall.Signal) { _ = p.Cmd.Process.Signal(s) }
+func (p *Process) Signal(s syscall.Signal) { _ = posix.Signal(p.Cmd.Process, s) }
 
 // UntilEnd returns a context that ends with ctx or with the input in. A child that calls it with
 // its standard input ends with Process.Stop.

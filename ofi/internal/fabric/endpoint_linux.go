@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/ebitengine/purego"
-	"golang.org/x/sys/unix"
 )
 
 // library has the functions that libfabric exports.
@@ -136,7 +135,7 @@ func (e *Endpoint) open(domain, provider, host string, ops int) error {
 	}
 	e.name = name[:min(length, mostName)]
 	var err error
-	if e.contexts, err = unix.Mmap(-1, 0, ops*contextLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+	if e.contexts, err = Map(ops * contextLen); err != nil {
 		return err
 	}
 	e.recv, e.send = op(e.ep, epMsg, opsRecv), op(e.ep, epMsg, opsSend)
@@ -380,7 +379,7 @@ func (e *Endpoint) free() {
 		e.offers = 0
 	}
 	if e.contexts != nil {
-		_ = unix.Munmap(e.contexts)
+		Unmap(e.contexts)
 		e.contexts = nil
 	}
 }

@@ -4,7 +4,19 @@
 
 package fabric
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Map returns memory of n bytes that the Go runtime does not move or free.
+func Map(n int) ([]byte, error) {
+	return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+}
+
+// Unmap frees the memory of Map.
+func Unmap(b []byte) { _ = unix.Munmap(b) }
 
 func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 

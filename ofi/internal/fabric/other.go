@@ -62,5 +62,11 @@ func (*Endpoint) Write(int, []byte, uintptr, Address, uint64, uint64) error { re
 // Poll fails with ErrUnavailable.
 func (*Endpoint) Poll([]Completion) (int, error) { return 0, ErrUnavailable }
 
+// Map fails with ErrUnavailable.
+func Map(int) ([]byte, error) { return nil, ErrUnavailable }
+
+// Unmap does nothing.
+func Unmap([]byte) {}
+
 // Close does nothing.
 func (*Endpoint) Close() {}

@@ -17,12 +17,10 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/os/futex"
-	"golang.org/x/sys/unix"
 )
 
 // The bare loops: the least that moves the same bytes with Go and the kernel alone.
@@ -42,61 +40,12 @@ const (
 	blocks                // sleep in read(2); the socket must be a blocking one
 )
 
-// dup returns a duplicate of a connection's socket.
-func dup(nc syscall.Conn) (n int) {
-	var err error
-	check(must(nc.SyscallConn()).Control(func(s uintptr) { n, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }))
-	check(err)
-	return n
-}
-
-func (f fd) Read(b []byte) (int, error) {
-	if f.wait == blocks {
-		n, err := unix.Read(f.n, b)
-		if n == 0 && err == nil { // hangUp
-			err = io.EOF
-		}
-		return n, err
-	}
-	for {
-		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(f.n), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-		switch {
-		case e == 0 && n == 0:
-			return 0, io.EOF
-		case e == 0:
-			return int(n), nil
-		case e == syscall.EAGAIN && f.wait == sleeps:
-			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(f.n), Events: unix.POLLIN}}, -1); err != nil && err != unix.EINTR {
-				return 0, err
-			}
-		case e != syscall.EAGAIN && e != syscall.EINTR:
-			return 0, e
-		}
-	}
-}
-
-func (f fd) Write(b []byte) (int, error) {
-	for done := 0; done < len(b); {
-		n, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(f.n), uintptr(unsafe.Pointer(&b[done])), uintptr(len(b)-done))
-		switch e {
-		case 0:
-			done += int(n)
-		case syscall.EAGAIN, syscall.EINTR:
-		default:
-			return done, e
-		}
-	}
-	return len(b), nil
-}
-
-func (f fd) Close() error { return unix.Close(f.n) }
-
 // hangUp ends reads and writes of a connection, including those of its duplicates, which closing it
 // would not end.
 func hangUp(c io.Closer) {
 	switch c := c.(type) {
 	case fd:
-		_ = unix.Shutdown(c.n, unix.SHUT_RDWR)
+		c.shut()
 	case interface {
 		CloseRead() error
 		CloseWrite() error
@@ -105,25 +54,6 @@ func hangUp(c io.Closer) {
 	default:
 		c.Close()
 	}
-}
-
-// newUDP returns a socket at a port of its own.
-func newUDP() (f fd, port int) {
-	f.n = must(unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0))
-	unix.CloseOnExec(f.n)
-	check(unix.Bind(f.n, loopback(0)))
-	return f, must(unix.Getsockname(f.n)).(*unix.SockaddrInet4).Port
-}
-
-// connect makes a socket of newUDP that of the datagrams from and to another port.
-func (f *fd) connect(port int, wait waiting) {
-	f.wait = wait
-	check(unix.Connect(f.n, loopback(port)))
-	check(unix.SetNonblock(f.n, wait != blocks))
-}
-
-func loopback(port int) *unix.SockaddrInet4 {
-	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
 // A wire is what bare round trips go over.
@@ -311,12 +241,12 @@ func openShared(dir string) *shared {
 	f := must(os.OpenFile(filepath.Join(dir, "shared"), os.O_RDWR|os.O_CREATE, 0o600))
 	defer f.Close()
 	check(f.Truncate(ringAt + ringLen))
-	mem := must(unix.Mmap(int(f.Fd()), 0, ringAt+ringLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
+	mem := must(mapShared(f, ringAt+ringLen))
 	at := func(n int) unsafe.Pointer { return unsafe.Pointer(&mem[n]) }
 	return &shared{(*atomic.Uint32)(at(0)), (*atomic.Uint32)(at(1024)), (*atomic.Uint32)(at(2048)), (*atomic.Uint64)(at(4096)), (*atomic.Uint64)(at(4096 + 1024)), mem[ringAt:], mem}
 }
 
-func (s *shared) close() { _ = unix.Munmap(s.all) }
+func (s *shared) close() { unmapShared(s.all) }
 
 // words is the wire of the words of shared, which are polled or slept on.
 type words struct {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/dataflow"
-	"golang.org/x/sys/unix"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
 // The batches of the rows, and what is moved.
@@ -369,13 +369,13 @@ type spent struct{ cpu, work float64 }
 // rest adds, over f.batch milliseconds in which nothing happens, what the group has used.
 func (f *flow) rest(c *rocl.Context) {
 	time.Sleep(flowSettle)
-	var before, after unix.Rusage
 	work := contextWork(c)
-	check(unix.Getrusage(unix.RUSAGE_SELF, &before))
+	before, _, _, err := posix.Usage()
+	check(err)
 	time.Sleep(time.Duration(f.batch) * time.Millisecond) // what is measured
-	check(unix.Getrusage(unix.RUSAGE_SELF, &after))
-	ns := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
-	f.spent = spent{float64(ns), contextWork(c) - work}
+	after, _, _, err := posix.Usage()
+	check(err)
+	f.spent = spent{float64(after - before), contextWork(c) - work}
 }
 
 // flowSettle is how long a graph rests before and after it is measured.

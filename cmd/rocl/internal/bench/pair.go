@@ -27,7 +27,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/tpvm"
-	"golang.org/x/sys/unix"
 )
 
 // A bench has two sides: the parent measures, the peer answers. The peer does the tasks that the
@@ -121,7 +120,7 @@ func (m *means) use(ctx context.Context, done *cleanup, nc, uc net.Conn, size in
 	done.hangUp(ctx, nc)
 	done.hangUp(ctx, uc)
 	n := dup(nc.(*net.TCPConn))
-	done.add(func() { _ = unix.Close(n) })
+	done.add(func() { _ = fd{n: n}.Close() })
 	m.tcp, size = nc, max(size, 1)
 	m.wires = map[string]wire{
 		"echo-blocking": newRaw(nc, size, size, 0),

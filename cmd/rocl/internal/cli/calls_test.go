@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
@@ -211,7 +212,7 @@ func TestCallOfReceiver(t *testing.T) {
 // pipe, and ended when the last one that has opened it has gone.
 func fifo(t *testing.T) (path string, begun, ended <-chan struct{}) {
 	path = filepath.Join(t.TempDir(), "fifo")
-	try.OK(t, syscall.Mkfifo(path, 0o600))
+	try.OK(t, posix.Mkfifo(path))
 	b, e := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(e)
@@ -243,7 +244,7 @@ func TestServedOutputStaysOpen(t *testing.T) {
 	}
 	<-begun
 	left := try.Get(strconv.Atoi(line))(t)
-	try.Check(t, syscall.Kill(left, syscall.SIGKILL))
+	try.Check(t, posix.Kill(left, syscall.SIGKILL))
 	<-ended
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/version"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -48,7 +49,7 @@ func checkDirectory(e *exam, r *reporter) {
 	switch {
 	case e.err == nil:
 		r.ok("%s serves at %s", process(e.pid), e.path)
-	case errors.Is(e.err, syscall.ECONNREFUSED) && e.isSocket():
+	case sockerr.Is(e.err, syscall.ECONNREFUSED) && e.isSocket():
 		r.found(start+" The next server replaces the socket.", "a process that was killed left the socket %s: no process serves there", e.path)
 	case errors.Is(e.err, fs.ErrNotExist):
 		r.found(start, "no process serves: there is no socket at %s", e.path)

@@ -11,17 +11,15 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
@@ -125,10 +123,10 @@ func TestDoctorFindings(t *testing.T) {
 	t.Run("a process that is stopped", func(t *testing.T) {
 		sock := freeaddr.Socket(t)
 		p := be(t, "register", "name=here", "--socket", sock)
-		p.Signal(syscall.SIGSTOP)
+		p.Signal(posix.SIGSTOP)
 		eventually.True(t, "it stops", func() bool { return strings.Contains(process(p.Cmd.Process.Pid), "stopped") })
 		one(t, sock, "silence", fmt.Sprintf("process %d", p.Cmd.Process.Pid), "--timeout", "200ms")
-		p.Signal(syscall.SIGCONT)
+		p.Signal(posix.SIGCONT)
 		if found, code := doctor(t, sock); code != 0 {
 			t.Errorf("after it goes on: %d, %+v", code, found)
 		}
@@ -137,7 +135,7 @@ func TestDoctorFindings(t *testing.T) {
 		sock := freeaddr.Socket(t)
 		f := try.Get(os.OpenFile(sock+".lock", os.O_CREATE|os.O_RDWR, 0o600))(t)
 		defer f.Close()
-		try.OK(t, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+		try.OK(t, posix.TryLock(f, false))
 		found, code := doctor(t, sock)
 		if code != 10 || len(found) != 2 || !strings.Contains(found["lock"].Text, fmt.Sprintf("process %d", os.Getpid())) {
 			t.Errorf("%d, %+v", code, found)
@@ -147,7 +145,7 @@ func TestDoctorFindings(t *testing.T) {
 		sock := node(t)
 		p := be(t, "register", "name=here", "--socket", sock)
 		pid := p.Cmd.Process.Pid
-		p.Signal(syscall.SIGSTOP)
+		p.Signal(posix.SIGSTOP)
 		eventually.True(t, "it stops", func() bool { return strings.Contains(process(pid), "stopped") })
 		one(t, sock, "contexts", fmt.Sprintf("%s does not answer", process(pid)), "--timeout", "2s")
 		p.Kill()

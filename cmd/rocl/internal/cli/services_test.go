@@ -10,11 +10,11 @@ import (
 	"io"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
@@ -147,11 +147,11 @@ func TestServicesBesideStopped(t *testing.T) {
 	cmd.Env = append(os.Environ(), "BE_ROCL=1")
 	s := try.Get(subprocess.Start(cmd))(t)
 	t.Cleanup(func() {
-		s.Signal(syscall.SIGCONT)
+		s.Signal(posix.SIGCONT)
 		s.Kill()
 	})
 	try.Get(c.Await(t.Context(), rocl.Attrs{"is": "stopped"}, 1))(t)
-	s.Signal(syscall.SIGSTOP)
+	s.Signal(posix.SIGSTOP)
 	out, errOut, code := execute(t.Context(), nil, "services", "--socket", sock, "--timeout", "500ms")
 	if code != exitFailed || !strings.Contains(out, "echo") || !strings.Contains(out, "is=stopped") || !strings.Contains(out, "within 500ms") || !strings.Contains(errOut, "1 of 2 servers") {
 		t.Errorf("%d, %q, %q", code, out, errOut)

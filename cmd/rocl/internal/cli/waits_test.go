@@ -10,13 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/observe"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -92,7 +92,7 @@ func TestWaits(t *testing.T) {
 		},
 		func() error { _, err := me.CallBytes(waiting, ids["picky"], 5, nil); return err },
 	}
-	processes["stopped"].Signal(syscall.SIGSTOP)
+	processes["stopped"].Signal(posix.SIGSTOP)
 	for _, w := range waits {
 		go func() { ended <- w() }()
 	}

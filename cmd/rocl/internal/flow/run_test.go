@@ -23,6 +23,7 @@ import (
 	"github.com/rocl-go/rocl/cmd/rocl/internal/cli"
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/sshd"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -117,7 +118,7 @@ func misbehave(ctx context.Context, how string) error {
 	case "exit":
 		os.Exit(7)
 	case "killed":
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		_ = posix.Kill(os.Getpid(), syscall.SIGKILL)
 	case "block":
 		<-ctx.Done()
 		return context.Cause(ctx)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/nice"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -122,9 +122,9 @@ func TestTerminal(t *testing.T) {
 	w.sees(`(?m)^\S? +n=2 name=shard +300 .* [1-9]\d*s .*top\.test`)
 	w.keys("4")
 	w.sees(`\[4 contexts\][^!]*answers`)
-	sender.Signal(syscall.SIGSTOP)
+	sender.Signal(posix.SIGSTOP)
 	w.sees(`(?m)!1 silent[\s\S]*^! top\.test .* silent (<1|\d+)s`)
-	sender.Signal(syscall.SIGCONT)
+	sender.Signal(posix.SIGCONT)
 	w.sees(`(?s)\A[^!]*\[4 contexts\][^!]*\z`)
 
 	w.keys("1", "S") // by name
@@ -166,9 +166,9 @@ func TestOnce(t *testing.T) {
 	try.Equal(t, len(printed(t, sock, "context", 0, "replay", file)), 2, "contexts")
 	try.Equal(t, len(printed(t, sock, "node", 0, "top", "--interval", "200ms")), 1, "nodes")
 
-	sender.Signal(syscall.SIGSTOP)
+	sender.Signal(posix.SIGSTOP)
 	rows := printed(t, sock, "context", 3, "top", "--interval", "200ms", "--timeout", "3s")
-	sender.Signal(syscall.SIGCONT)
+	sender.Signal(posix.SIGCONT)
 	silent := 0
 	for _, r := range rows {
 		if r["reason"] != nil {
