@@ -19,6 +19,7 @@ windows: # tests by wine: packages wine64 and binutils-mingw-w64-x86-64
 	CGO_ENABLED=0 GOOS=windows go run -exec "$(CURDIR)/.ci/wine" ./cmd/rocl demo
 bigendian: # tests on a processor of the other byte order, by qemu-user-static
 	CGO_ENABLED=0 GOARCH=s390x go test -short -exec qemu-s390x-static ./resource ./codec ./dispatch/internal/wire ./dispatch/internal/session ./subsys ./tpvm/pack
+	ROCL_QEMU=must go test -count=1 ./tests/byteorder
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted && go test -timeout 2h -run TestSimulated ./dataflow -long && go test -timeout 2h -run TestSimulated ./work -long
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList resource:FuzzParseText codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest bulk:FuzzKeys internal/flowfile:FuzzParse; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done

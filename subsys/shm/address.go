@@ -7,6 +7,7 @@ package shm
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -53,7 +54,15 @@ func (t transport) nodeName() (string, error) {
 	return shorten(h.Sum(nil)), nil
 }
 
-func bootID() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") }
+// bootID returns the boot of this kernel and, on a big-endian machine, that it is one: numbers in
+// shared memory have the machine's order, and qemu-user runs processes of the other one.
+func bootID() ([]byte, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
+		id = append(id, "big\n"...)
+	}
+	return id, err
+}
 
 // shorten returns the part of a hash that is in addresses.
 func shorten(hash []byte) string { return hex.EncodeToString(hash[:8]) }

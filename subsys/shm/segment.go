@@ -16,13 +16,14 @@ import (
 // Protocol: Shared memory
 //
 // **Address.** `shm://NODE/NAME`, or `shm://NODE/FOLDER/NAME` of a port that listens beside the
-// directory's socket too. NODE is the first 8 bytes, in hex, of the SHA-256 of the boot id, the
-// links `/proc/self/ns/net` and `user`, and the user's (`shm.ForGroup`: the group's) number, a
-// newline behind each. FOLDER is the same of the boot id, then `folder`, device and inode of the
-// folder, decimal, with blanks between, and a newline. A port listens at the abstract SEQPACKET
-// socket `rocl-shm-NODE-NAME`, and at `.rocl-shm-NAME` in the folder, mode 0600. If NODE is the
-// dialler's, it dials the first; if only FOLDER is, the second. Each end checks the other's user
-// (SO_PEERCRED; of a group: SO_PEERGROUPS); at the path, as the directory does.
+// directory's socket too. NODE is the first 8 bytes, in hex, of the SHA-256 of the boot id, on
+// big-endian machines `big`, the links `/proc/self/ns/net` and `user`, and the user's
+// (`shm.ForGroup`: the group's) number, a newline behind each. FOLDER is the same of the boot id,
+// there `big`, then `folder`, device and inode of the folder, decimal, with blanks between, and a
+// newline. A port listens at the abstract SEQPACKET socket `rocl-shm-NODE-NAME`, and at
+// `.rocl-shm-NAME` in the folder, mode 0600. If NODE is the dialler's, it dials the first; if only
+// FOLDER is, the second. Each end checks the other's user (SO_PEERCRED; of a group:
+// SO_PEERGROUPS); at the path, as the directory does.
 //
 // **Handshake.** All memory is memfds, allocated, with the seals SHRINK, GROW and FUTURE_WRITE.
 // Both ends send, the dialler first, `rocl-shm`, version 5 u32, segment bytes 20,480 u32, ring
