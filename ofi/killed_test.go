@@ -15,10 +15,10 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/ofi"
@@ -152,7 +152,7 @@ func (k *killing) connect() *sink {
 // stop stops the process with all its threads.
 func (k *killing) stop() {
 	k.Helper()
-	k.Signal(syscall.SIGSTOP)
+	k.Signal(posix.SIGSTOP)
 	eventually.True(k, "the process is stopped", func() bool {
 		stat := try.Get(os.ReadFile(fmt.Sprintf("/proc/%d/stat", k.Cmd.Process.Pid)))(k)
 		return bytes.Contains(stat, []byte(") T "))

@@ -103,7 +103,7 @@ type raw struct {
 }
 
 var (
-	someRaw    = raw{true, -2, 0x102, 0x1020304, -0x102030405060708, 0xf1f2f3f4f5f6f7f8, 0.1, math.Pi, -1 + 0.1i, [2]uint16{1, 0x203}}
+	someRaw    = raw{true, -2, 0x102, 0x1020304, -0x1020304, 0xf1f2f3f4f5f6f7f8, 0.1, math.Pi, -1 + 0.1i, [2]uint16{1, 0x203}}
 	someShorts = []int16{1, -2, 0x102}
 	someLongs  = []int64{1, -2, 0x1020304} // XDR has four bytes for each
 	someReals  = []float64{1, -0.1, math.MaxFloat64}
