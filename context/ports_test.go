@@ -13,6 +13,7 @@ import (
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/inproc"
+	"github.com/rocl-go/rocl/subsys/shm"
 	"github.com/rocl-go/rocl/subsys/tcp"
 	"github.com/rocl-go/rocl/subsys/tls"
 )
@@ -54,6 +55,7 @@ func TestPlaces(t *testing.T) {
 		"several of the user": {node("10.0.0.7"), []func(*Config){listenAt("tcp://a:1", "tcp://b:2")}, []string{"inproc ", "shm ", "tcp tcp://a:1", "tcp tcp://b:2"}},
 	} {
 		cfg := Defaults()
+		cfg.Transports = []subsys.Transport{inproc.New(), shm.New(), tcp.New()} // those of Linux
 		for _, o := range c.opts {
 			o(&cfg)
 		}
