@@ -127,15 +127,6 @@ func (t *transport) endpoint(ip netip.Addr) (ep *fabric.Endpoint, err error) {
 // refuses them or has ended.
 func (t transport) isRXD() bool { return strings.HasSuffix(t.provider, ";ofi_rxd") }
 
-// mostSends limits the operations in progress without the receives. Of more than 256, ofi_rxd takes
-// all and never ends the rest.
-func (t transport) mostSends() int {
-	if t.isRXD() {
-		return 256
-	}
-	return mostOps
-}
-
 // isLocal reports whether the provider's endpoints have no host, because they reach this machine
 // only.
 func (t transport) isLocal() bool { return t.provider == shm }

@@ -42,6 +42,8 @@ type port struct {
 	pending *subsys.Handshakes
 	running sync.WaitGroup // the accepting goroutine, those of handshakes, and those of control connections
 
+	mostSends int // operations in progress at once, without the receives
+
 	mu        sync.Mutex
 	isClosed  bool
 	conns     map[uint64]*conn // by their numbers in messages to this end
@@ -103,6 +105,9 @@ func open(t transport, ln *net.TCPListener, ip netip.Addr, ep *fabric.Endpoint, 
 		p.log.Warn("", t.name+": memory is not registered, so what lies in it is copied", "err", err)
 	}}
 	p.memory.areas.Store(new([]area))
+	if p.mostSends = mostOps; p.isRXD() {
+		p.mostSends = 256 // ofi_rxd takes more, and never ends the rest
+	}
 	for i := range p.ops {
 		p.free = append(p.free, i)
 	}
@@ -321,7 +326,7 @@ func (p *port) leaveLocked(q *peer) {
 // beginLocked returns the number of a new operation, or false if too many are in progress. mu must
 // be held.
 func (p *port) beginLocked(kind opKind, b *buffers.Buffer, c *conn) (n int, ok bool) {
-	if len(p.free) == 0 || kind != opReceive && len(p.ops)-len(p.free)-p.receives >= p.mostSends() {
+	if len(p.free) == 0 || kind != opReceive && len(p.ops)-len(p.free)-p.receives >= p.mostSends {
 		return 0, false
 	}
 	n = p.free[len(p.free)-1]

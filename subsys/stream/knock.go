@@ -31,8 +31,8 @@ func (levelKnock) Depth() (int, string) { return 160, "knock" }
 // question. So only a connection that was dialled, or over which a knock was answered, is ever
 // reported as silent.
 type knock struct {
-	dial  func(ctx context.Context, host string) (*net.TCPConn, error)
-	reads atomic.Uint64 // that have brought bytes
+	dial  func(ctx context.Context, host string) (*net.TCPConn, error) // the function dial, except in tests
+	reads atomic.Uint64                                                // that have brought bytes
 
 	mu       lock.Mutex[levelKnock] // guards the following fields
 	seen     uint64                 // value of reads when unanswered was called last
@@ -46,10 +46,15 @@ type knock struct {
 
 // begin prepares the connection for unanswered. The first knock of an accepted connection shows
 // whether there are answers.
-func (k *knock) begin(c *Conn, isDialled bool, dial func(context.Context, string) (*net.TCPConn, error)) {
-	k.dial, k.works, k.heard = dial, isDialled, time.Now()
+func (k *knock) begin(c *Conn, isDialled bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dial == nil {
+		k.dial = dial
+	}
+	k.works, k.heard = isDialled, time.Now()
 	if !isDialled && !c.sock.isLocal {
-		k.ask(c)
+		k.askLocked(c)
 	}
 }
 
@@ -63,29 +68,24 @@ func (c *Conn) unanswered() (owes bool, heard time.Duration) {
 	}
 	k := &c.knock
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	if n := k.reads.Load(); n != k.seen {
 		k.seen, k.heard, k.isOwed = n, time.Now(), false
 	}
-	isDue := !k.isAsking && time.Since(k.asked) >= knockEvery && time.Since(k.heard) >= knockEvery/4
-	k.mu.Unlock()
-	if isDue {
-		k.ask(c)
+	if !k.isAsking && time.Since(k.asked) >= knockEvery && time.Since(k.heard) >= knockEvery/4 { // busy connections need no knock
+		k.askLocked(c)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	return k.isOwed && k.works, time.Since(k.heard)
 }
 
-// ask knocks, in a goroutine of its own.
-func (k *knock) ask(c *Conn) {
+// askLocked knocks, in a goroutine of its own. mu must be held.
+func (k *knock) askLocked(c *Conn) {
 	host, err := c.port.proto.host(c.remote)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), knockMost)
-	k.mu.Lock()
 	k.asked, k.isAsking, k.isOwed, k.cancel = time.Now(), true, true, cancel
-	k.mu.Unlock()
 	if c.closed.Load() || !c.port.Go(func() { k.hear(k.dial(ctx, host)) }) {
 		cancel()
 	}

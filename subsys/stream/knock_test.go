@@ -29,14 +29,15 @@ func newKnocked(isDialled, isSilent bool) *knocked {
 	c.port, c.remote = &Port{proto: Protocol{Scheme: "tcp"}}, "tcp://192.0.2.1:7"
 	c.sock.refs.Store(1)
 	c.isSilent.Store(isSilent)
-	c.knock.begin(&c.Conn, isDialled, func(ctx context.Context, _ string) (*net.TCPConn, error) {
+	c.knock.dial = func(ctx context.Context, _ string) (*net.TCPConn, error) {
 		c.knocks.Add(1)
 		if c.isSilent.Load() {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
 		return nil, subsys.ErrNoPeer
-	})
+	}
+	c.knock.begin(&c.Conn, isDialled)
 	return c
 }
 

@@ -11,7 +11,9 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"syscall"
 
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"github.com/rocl-go/rocl/internal/ratelog"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -148,7 +150,7 @@ func (p *Port) Join(nc *net.TCPConn, w Writer) error {
 	if err != nil {
 		return err
 	}
-	c.knock.begin(c, false, dial)
+	c.knock.begin(c, false)
 	p.cfg.Count.ConnsIn.Add(1)
 	if c.sink = p.cfg.Accept(c); c.sink == nil {
 		return c.Close()
@@ -167,7 +169,7 @@ func (p *Port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	if err != nil {
 		return nil, fmt.Errorf("%s: dialling %s: %w", p.proto.Scheme, addr, err)
 	}
-	c.knock.begin(c, true, dial)
+	c.knock.begin(c, true)
 	p.cfg.Count.ConnsOut.Add(1)
 	c.sink = s
 	return c, nil
@@ -191,7 +193,7 @@ func dial(ctx context.Context, host string) (*net.TCPConn, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", host)
 	if err != nil {
-		if isRefused(err) {
+		if sockerr.Is(err, syscall.ECONNREFUSED) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
 		}
 		return nil, err

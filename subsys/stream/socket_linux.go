@@ -5,8 +5,6 @@
 package stream
 
 import (
-	"context"
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -36,13 +34,14 @@ func (s *socket) boundResends() {
 // A knock is what other systems need, see knock.go.
 type knock struct{}
 
-func (*knock) begin(*Conn, bool, func(context.Context, string) (*net.TCPConn, error)) {}
-func (*knock) end()                                                                   {}
-func (*knock) came()                                                                  {}
+func (*knock) begin(*Conn, bool) {}
+func (*knock) end()              {}
+func (*knock) came()             {}
 
 // unanswered implements the method of [subsys.Prober].
 func (c *Conn) unanswered() (owes bool, heard time.Duration) { return c.sock.unanswered() }
 
+// unanswered asks the kernel.
 func (s *socket) unanswered() (owes bool, heard time.Duration) {
 	i, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {

@@ -33,11 +33,3 @@ func (s *socket) shut() { _ = unix.Shutdown(s.fd, unix.SHUT_RDWR) }
 func isEnded(err error) bool {
 	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 }
-
-// isRefused reports whether err means that nothing listens at an address.
-func isRefused(err error) bool { return errors.Is(err, unix.ECONNREFUSED) }
-
-// isFull reports whether err means that descriptors or memory are missing.
-func isFull(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM)
-}

@@ -66,14 +66,6 @@ func isEnded(err error) bool {
 	return errors.Is(err, windows.WSAECONNRESET) || errors.Is(err, windows.WSAECONNABORTED) || errors.Is(err, windows.WSAESHUTDOWN)
 }
 
-// isRefused reports whether err means that nothing listens at an address.
-func isRefused(err error) bool { return errors.Is(err, windows.WSAECONNREFUSED) }
-
-// isFull reports whether err means that descriptors or memory are missing.
-func isFull(err error) bool {
-	return errors.Is(err, windows.WSAEMFILE) || errors.Is(err, windows.WSAENOBUFS)
-}
-
 // boundResends does nothing: this system has no such option.
 func (*socket) boundResends() {}
 
