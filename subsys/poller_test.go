@@ -3,6 +3,7 @@
 package subsys
 
 import (
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,6 +107,24 @@ func TestGate(t *testing.T) {
 	p.EndPark()
 	if <-fired {
 		t.Fatal("a Park goes on after its end")
+	}
+}
+
+// EndPark ends a Park that has begun.
+func TestEndPark(t *testing.T) {
+	for range 50 {
+		p := newPoller(t)
+		p.Arm()
+		fired := make(chan bool)
+		go func() { fired <- p.Park() }()
+		for p.count.Sleeps.Load() == 0 {
+			runtime.Gosched()
+		}
+		time.Sleep(100 * time.Microsecond) // most Parks are in the kernel then; none must be
+		p.EndPark()
+		if <-fired {
+			t.Fatal("a Park goes on after its end")
+		}
 	}
 }
 

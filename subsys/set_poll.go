@@ -6,6 +6,7 @@ package subsys
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,9 +26,10 @@ type set struct {
 	parked sync.Mutex // held by park; guards gated
 	gated  []pollFd
 
-	mu      sync.Mutex // guards the following fields; a leaf
+	isEnded atomic.Bool
+
+	mu      sync.Mutex // guards the following field; a leaf
 	watched map[int32]*watch
-	isEnded bool
 }
 
 // A watch is what a set knows of one descriptor.
@@ -172,29 +174,24 @@ func (*set) arm() {}
 func (s *set) park() bool {
 	s.parked.Lock()
 	defer s.parked.Unlock()
-	for {
+	for !s.isEnded.Load() {
 		var most int
 		s.gated, most = s.list(append(s.gated[:0],
 			pollFd{Fd: pollable(s.gate.r), Events: pollIn}, pollFd{Fd: pollable(s.bell.r), Events: pollIn}))
-		s.mu.Lock()
-		isEnded := s.isEnded
-		s.mu.Unlock()
-		if isEnded {
-			return false
-		}
 		n, _ := poll(s.gated, most)
 		if s.gated[0].Revents != 0 {
 			s.gate.drain()
 			n--
 		}
 		if n > 0 {
-			return true
+			return !s.isEnded.Load() // endPark rings the bell too
 		}
 	}
+	return false
 }
 
 // endPark ends park, and every later one at once.
-func (s *set) endPark() { s.change(func() { s.isEnded = true }) }
+func (s *set) endPark() { s.change(func() { s.isEnded.Store(true) }) }
 
 // close frees the descriptors, after endPark.
 func (s *set) close() {
