@@ -147,8 +147,10 @@ func TestTransfersFailOver(t *testing.T) {
 	for i := 0; i == 0 || *long && i < 3; i++ {
 		before := eps[1].Stats()
 		eventually.True(t, "transfers over the fabric", func() bool { return eps[1].Stats().OneSided > before.OneSided+20 })
-		cut += endSockets(t, known)
-		eventually.True(t, "transfers in messages", func() bool { return eps[1].Stats().Transfers > before.Transfers+20 })
+		eventually.True(t, "transfers in messages", func() bool {
+			cut += endSockets(t, known) // libfabric connects again if no transfer was under way
+			return eps[1].Stats().Transfers > before.Transfers+20
+		})
 	}
 	stops.Store(true)
 	busy.Wait()
