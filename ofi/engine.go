@@ -238,7 +238,7 @@ func (p *port) progress() (frames int, again bool) {
 		}
 		p.mu.Lock()
 		for i := range p.done[:n] {
-			p.completeLocked(&p.done[i])
+			frames += p.completeLocked(&p.done[i])
 		}
 		p.postReceivesLocked(n == 0)
 		p.startRemotesLocked()
@@ -309,21 +309,22 @@ func (p *port) blockLocked(c *conn) {
 	}
 }
 
-// completeLocked handles the end of an operation. mu must be held.
-func (p *port) completeLocked(d *fabric.Completion) {
+// completeLocked handles the end of an operation. It returns 1 if a goroutine waits for that, which
+// counts as a frame, else 0. mu must be held.
+func (p *port) completeLocked(d *fabric.Completion) (frames int) {
 	if d.Op < 0 || d.Op >= len(p.ops) || p.ops[d.Op].kind == opNone {
-		return
+		return 0
 	}
 	o := p.finishLocked(d.Op)
 	c := o.conn
 	switch o.kind {
 	case opRemoteRead, opRemoteWrite:
 		p.remoteEndedLocked(&o, d.Err)
-		return
+		return 1
 	case opReceive:
 		p.receives--
 		if d.Err == nil && p.receivedLocked(o.buf, d.Len) {
-			return // the connection has the buffer
+			return 0 // the connection has the buffer
 		}
 	case opSend, opAck:
 		if o.kind == opAck {
@@ -342,6 +343,7 @@ func (p *port) completeLocked(d *fabric.Completion) {
 		p.markLocked(c)
 	}
 	o.buf.Release()
+	return 0
 }
 
 // receivedLocked gives a message of n bytes to its connection. It reports whether the connection
