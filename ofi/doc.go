@@ -25,7 +25,8 @@
 //
 // shm needs [WithShm]. A process of shm holds the spin lock of its region while it copies
 // (smr_progress_cmd), and fi_send of a peer takes it: when gdb kills the receiver in
-// process_vm_readv, fi_send does not return.
+// process_vm_readv, fi_send does not return. A process that is killed leaves the memory of its
+// endpoints in /dev/shm, 16 MiB of each.
 //
 // # The parts
 //

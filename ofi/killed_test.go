@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -115,7 +116,12 @@ func startActor(t *testing.T, provider string, e *end) *killing {
 	cmd := subprocess.Self()
 	cmd.Env = append(os.Environ(), "ROCL_OFI_ACTOR=1", "ROCL_OFI_PROVIDER="+provider)
 	p := try.Get(subprocess.Start(cmd))(t)
-	t.Cleanup(p.Kill)
+	t.Cleanup(func() {
+		p.Kill()
+		for _, left := range try.Get(filepath.Glob(fmt.Sprintf("/dev/shm/%d:*", p.Cmd.Process.Pid)))(t) { // by the provider shm
+			try.OK(t, os.Remove(left))
+		}
+	})
 	return &killing{t, provider, e, p, try.Get(p.Line(eventually.Context(t)))(t)}
 }
 

@@ -5,6 +5,7 @@
 package fabric
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -82,6 +83,11 @@ func (e *Endpoint) held(b []byte) uintptr {
 // Open is OpenIn in the provider's first domain.
 func Open(provider, host string, ops int) (*Endpoint, error) { return OpenIn("", provider, host, ops) }
 
+// mostTries is how often OpenIn tries to open an endpoint whose name is taken. The provider shm
+// names memory by the process and the number of the endpoint in it. The memory of a process that was
+// killed stays, and a later one may have its number.
+const mostTries = 256
+
 // OpenIn opens an endpoint of a provider, such as "tcp;ofi_rxm", in a domain, such as "mlx5_0". It
 // is bound to an address of host, unless host is empty. At most ops operations may be in progress
 // at once.
@@ -90,10 +96,17 @@ func OpenIn(domain, provider, host string, ops int) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Endpoint{lib: lib, wait: -1, failure: new(cqError), writing: new(writeArgs)}
-	if err := e.open(domain, provider, host, ops); err != nil {
+	var e *Endpoint
+	for try := 1; ; try++ {
+		e = &Endpoint{lib: lib, wait: -1, failure: new(cqError), writing: new(writeArgs)}
+		err := e.open(domain, provider, host, ops)
+		if err == nil {
+			break
+		}
 		e.free()
-		return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
+		if !errors.Is(err, syscall.EBUSY) || try == mostTries {
+			return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
+		}
 	}
 	if provider == "shm" {
 		e.share()

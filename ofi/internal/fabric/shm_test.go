@@ -6,8 +6,43 @@ package fabric
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 )
+
+// A process may have the number of one that was killed, whose shared memory is still there.
+func TestMemoryOfKilledProcess(t *testing.T) {
+	first, err := Open("shm", "", 16)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	_, name, _ := strings.Cut(strings.TrimRight(string(first.Name()), "\x00"), "://")
+	mem, err := os.ReadFile("/dev/shm/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid, user, number int
+	if _, err := fmt.Sscanf(name, "%d:%d:%d", &pid, &user, &number); err != nil {
+		t.Fatalf("%q: %v", name, err)
+	}
+	for i := 1; i <= 3; i++ { // this process lives, so libfabric takes the memory for that of an endpoint
+		left := fmt.Sprintf("/dev/shm/%d:%d:%d", pid, user, number+i)
+		if err := os.WriteFile(left, mem, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(left)
+	}
+	next, err := Open("shm", "", 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.Close()
+}
 
 // An endpoint of the provider shm whose peer in the same process has been closed reads the end of a
 // message to it. libfabric alone would crash there.
