@@ -25,8 +25,8 @@ import (
 var calculator = rocl.Attrs{"type": "calculator"}
 
 // The tests of grpc-go for interoperability pass over connections that were found by attributes. (A
-// failed test ends the program, and prints the reason. CancelAfterBegin is left out: it wants to see
-// that the call was cancelled, but grpc-go may return the answer, if that is there at once.)
+// failed test ends the program, and prints the reason. CancelAfterBegin is left out: it wants to
+// see that the call was cancelled, but grpc-go may return the answer, if that is there at once.)
 func TestGRPC(t *testing.T) {
 	for name, transport := range map[string]rocl.Option{
 		"inproc": rocl.WithTransports(inproc.New()),

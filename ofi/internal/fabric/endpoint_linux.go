@@ -84,8 +84,8 @@ func (e *Endpoint) held(b []byte) uintptr {
 func Open(provider, host string, ops int) (*Endpoint, error) { return OpenIn("", provider, host, ops) }
 
 // mostTries is how often OpenIn tries to open an endpoint whose name is taken. The provider shm
-// names memory by the process and the number of the endpoint in it. The memory of a process that was
-// killed stays, and a later one may have its number.
+// names memory by the process and the number of the endpoint in it. The memory of a process that
+// was killed stays, and a later one may have its number.
 const mostTries = 256
 
 // OpenIn opens an endpoint of a provider, such as "tcp;ofi_rxm", in a domain, such as "mlx5_0". It
