@@ -49,7 +49,7 @@ func longOr[T any](inLong, otherwise T) T {
 
 // deadline returns a context that ends when a test takes too long.
 func deadline(t testing.TB) context.Context {
-	return eventually.ContextWithin(t, longOr(10*time.Minute, time.Minute))
+	return eventually.ContextWithin(t, longOr(10*time.Minute, eventually.Timeout))
 }
 
 // A side is a context and its endpoint.

@@ -175,7 +175,7 @@ func endless(up func()) (*Graph, error) {
 
 // lastReport returns the report of a process.
 func lastReport(t *testing.T, p *subprocess.Process) (r report) {
-	ctx := eventually.ContextWithin(t, time.Minute)
+	ctx := eventually.Context(t)
 	for {
 		line := try.Get(p.Line(ctx))(t)
 		if strings.HasPrefix(line, "{") {
@@ -193,7 +193,7 @@ func TestKillGroup(t *testing.T) {
 	for i := range times(5, 100) {
 		ps := startGroups(t, "5", fmt.Sprint(i), groups...)
 		for _, p := range ps {
-			try.OK(t, p.Expect(eventually.ContextWithin(t, time.Minute), "up"))
+			try.OK(t, p.Expect(eventually.Context(t), "up"))
 		}
 		time.Sleep(time.Duration(rand.IntN(50)) * time.Millisecond) // the moment of the crash is any
 		victim := groups[rand.IntN(len(groups))]
@@ -418,7 +418,7 @@ func killWorkers(t *testing.T, kills int, answer error) (sink, told []int) {
 		cmd := subprocess.Self()
 		cmd.Env = append(os.Environ(), "DATAFLOW_TEST_GROUP=worker")
 		p := try.Get(subprocess.Start(cmd))(t)
-		try.OK(t, p.Expect(eventually.ContextWithin(t, time.Minute), "up"))
+		try.OK(t, p.Expect(eventually.Context(t), "up"))
 		return p
 	}
 	workers := []*subprocess.Process{start(), start()}

@@ -94,6 +94,11 @@ func TestNoDescriptors(t *testing.T) {
 	try.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &most))
 	most.Cur = 64
 	try.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &most))
+	var waiting [2]int // connected, and not accepted yet
+	for i := range waiting {
+		waiting[i] = try.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
+		defer unix.Close(waiting[i])
+	}
 	var full []int
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -102,21 +107,8 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		full = append(full, fd)
 	}
-	var waiting []int // connected, and not accepted yet
-	defer func() {
-		for _, fd := range waiting {
-			unix.Close(fd)
-		}
-	}()
-	for range 2 {
-		unix.Close(full[len(full)-1])
-		full = full[:len(full)-1]
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-		if err == nil {
-			err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-		}
-		try.OK(t, err)
-		waiting = append(waiting, fd)
+	for _, fd := range waiting {
+		try.OK(t, unix.Connect(fd, &unix.SockaddrUnix{Name: path}))
 	}
 	eventually.True(t, "the server notices", func() bool { return log.Count("directory: accepting") == ratelog.Burst })
 	try.Get(c.Register(t.Context(), c.Self().WithSerial(1), list(t, nil)))(t)

@@ -61,7 +61,7 @@ func (n node) of(program string) node {
 
 // command returns the command of the program, to be started on the node.
 func (n node) command(args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute) // in case something hangs
+	ctx, cancel := context.WithTimeout(n.t.Context(), eventually.Timeout) // in case something hangs
 	n.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, n.program, args...)
 	c.WaitDelay = time.Minute // for processes of the program that hold the output

@@ -364,6 +364,7 @@ func TestDeadlines(t *testing.T) {
 		want := pattern(4 << 20)
 		n := fill(t, a, want)
 		_ = a.SetWriteDeadline(time.Now().Add(time.Hour))
+		got := make([]byte, min(n+1<<19, 1<<20))
 		wrote := make(chan error)
 		go func() {
 			k, err := a.Write(want[n : n+1<<19]) // less than the peer reads meanwhile
@@ -371,7 +372,6 @@ func TestDeadlines(t *testing.T) {
 			wrote <- err
 		}()
 		_ = a.SetWriteDeadline(time.Now().Add(2 * time.Hour))
-		got := make([]byte, 1<<20)
 		try.Works(io.ReadFull(b, got))(t)
 		try.Check(t, <-wrote) // a write whose deadline was moved
 		a.Close()

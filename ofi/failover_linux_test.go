@@ -219,9 +219,7 @@ func TestConnectionBreaks(t *testing.T) {
 		h := r.Handle()
 		warm(t, eps[1], h)
 		for range 3 {
-			if n := breakControl(t, append(cs[0].Addrs(), cs[1].Addrs()...)); n == 0 {
-				t.Error("there is no connection")
-			}
+			eventually.True(t, "a connection to break", func() bool { return breakControl(t, append(cs[0].Addrs(), cs[1].Addrs()...)) > 0 })
 			got := make([]byte, len(mem))
 			try.Get(eps[1].Pull(ctx, h, 0, got))(t)
 			if !bytes.Equal(got, mem) {

@@ -8,9 +8,9 @@ import (
 	"iter"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -66,7 +66,7 @@ func TestBothWithLittleMemory(t *testing.T) {
 				sharedmem.Need(t)
 			}
 			n := rocltest.Cluster(t, 1)
-			ctx, end := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, end := context.WithTimeout(t.Context(), eventually.Timeout)
 			defer end()
 			var servers [2]*rpc.Server
 			var clients [2]*rpc.Client

@@ -75,7 +75,10 @@ const farmGiveUp = 2 * time.Second
 func newFarm(t *testing.T) *farm {
 	t.Helper()
 	nice.Raise(t)
-	f := &farm{t: t, dir: t.TempDir(), pids: map[tpvm.TID]int{}}
+	f := &farm{t: t, dir: try.Get(os.MkdirTemp("", "farm"))(t), pids: map[tpvm.TID]int{}}
+	t.Cleanup(func() { // a pod may use it until its process has ended
+		eventually.True(t, "the folder is removed", func() bool { return os.RemoveAll(f.dir) == nil })
+	})
 	f.key = filepath.Join(f.dir, "key")
 	try.OK(t, os.WriteFile(f.key, []byte("0123456789abcdef0123456789abcdef\n"), 0o600))
 	f.address = freeAddress(t)

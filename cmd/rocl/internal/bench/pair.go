@@ -205,7 +205,7 @@ func withPair(ctx context.Context, o *options, with role, f func(*pair)) error {
 		// The end of the peer or an interruption first shows as a connection that ends.
 		select {
 		case <-p.ctx.Done():
-		case <-time.After(time.Second): // the peer lives: err is the reason
+		case <-time.After(10 * time.Second): // the peer lives: err is the reason
 		}
 	}
 	if err != nil && p.ctx.Err() != nil {
