@@ -7,6 +7,7 @@ package fabric
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -19,6 +20,8 @@ type library struct{ getinfo, freeinfo, dupinfo, fabric, strerror uintptr }
 
 // load loads libfabric, once. The library stays loaded.
 var load = sync.OnceValues(func() (*library, error) {
+	runtime.LockOSThread() // dlerror knows the errors of its own thread
+	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen("libfabric.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
