@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,6 +37,8 @@ func TestCustody(t *testing.T) {
 // sink has the results of all.
 func custody(t *testing.T, rnd *rand.Rand) {
 	const items = 500
+	var workers sync.WaitGroup
+	defer workers.Wait() // one may still be at work on an item that another has done
 	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 	defer stop()
 	c := rocltest.Cluster(t, 3)
@@ -53,7 +56,7 @@ func custody(t *testing.T, rnd *rand.Rand) {
 		rc := c.Open(2)
 		me := try.Get(rc.Register(ctx, nil))(t)
 		pace, life := time.Duration(rnd.IntN(3))*time.Millisecond, time.Duration(rnd.IntN(100))*time.Millisecond
-		go func() {
+		workers.Go(func() {
 			for m, err := range me.Messages(ctx) {
 				if err != nil {
 					return
@@ -65,7 +68,7 @@ func custody(t *testing.T, rnd *rand.Rand) {
 					return
 				}
 			}
-		}()
+		})
 		time.AfterFunc(life, func() { rc.Close() })
 		return me.ID()
 	}
