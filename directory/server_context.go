@@ -114,8 +114,8 @@ func (s *Server) leave(self resource.GID, me *registrationServer) {
 	delete(s.contexts, self)
 	close(me.leaving)
 	s.mu.Unlock()
-	s.count.add(&s.count.Ended, 1)
 	s.count.add(&s.count.Lapsed, n)
+	s.count.add(&s.count.Ended, 1) // last: who sees the end sees the rest
 	if known {
 		n-- // the context itself
 	}

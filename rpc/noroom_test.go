@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -66,8 +65,7 @@ func TestBothWithLittleMemory(t *testing.T) {
 				sharedmem.Need(t)
 			}
 			n := rocltest.Cluster(t, 1)
-			ctx, end := context.WithTimeout(t.Context(), eventually.Timeout)
-			defer end()
+			ctx := deadline(t)
 			var servers [2]*rpc.Server
 			var clients [2]*rpc.Client
 			for i := range servers {

@@ -86,7 +86,7 @@ func (e *Endpoint) held(b []byte) uintptr {
 // Open is OpenIn in the provider's first domain.
 func Open(provider, host string, ops int) (*Endpoint, error) { return OpenIn("", provider, host, ops) }
 
-// mostTries is how often OpenIn tries to open an endpoint whose name is taken. The provider shm
+// mostTries is how often OpenIn tries to open an endpoint of shm whose name is taken. The provider
 // names memory by the process and the number of the endpoint in it. The memory of a process that
 // was killed stays, and a later one may have its number.
 const mostTries = 256
@@ -107,7 +107,7 @@ func OpenIn(domain, provider, host string, ops int) (*Endpoint, error) {
 			break
 		}
 		e.free()
-		if !errors.Is(err, syscall.EBUSY) || try == mostTries {
+		if provider != "shm" || !errors.Is(err, syscall.EBUSY) || try == mostTries {
 			return nil, fmt.Errorf("fabric: opening an endpoint of %q: %w", provider, err)
 		}
 	}

@@ -147,15 +147,10 @@ func TestCallEnds(t *testing.T) {
 	sock := node(t)
 	c := open(t, sock)
 	r := try.Get(c.Register(t.Context(), rocl.Attrs{"name": "silent"}))(t)
-	for wait := 300 * time.Millisecond; ; wait *= 2 {
-		_, errOut, code := execute(t.Context(), strings.NewReader(""), "call", "--socket", sock, "--timeout", wait.String(), "name=silent")
-		if strings.Contains(errOut, "the directory at") && wait < time.Minute {
-			continue // the directory took longer than that, so nothing was sent
-		}
-		if code != exitSilent || !strings.Contains(errOut, "did not reply within "+wait.String()) {
-			t.Errorf("no reply: %d, %q", code, errOut)
-		}
-		break
+	isEarly := func(_, errOut string) bool { return strings.Contains(errOut, "the directory at") } // nothing was sent
+	timeout, _, errOut, code := withinMore(t, 300*time.Millisecond, "", isEarly, "call", "--socket", sock, "name=silent")
+	if code != exitSilent || !strings.Contains(errOut, "did not reply within "+timeout.String()) {
+		t.Errorf("no reply: %d, %q", code, errOut)
 	}
 	go func() {
 		for m, err := range r.Messages(t.Context()) { // the first message is that of the call before

@@ -18,7 +18,6 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/strategy"
-	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -194,23 +193,23 @@ func TestHangingNode(t *testing.T) {
 	for args, want := range map[string]string{
 		"find a=b": r.ID().String(), "nodes": nodeName(s.Node()), "nodes zone=a": "zone=a", "services": r.ID().String(), "routes": "",
 	} {
-		out, errOut, code := withinMore(300*time.Millisecond, func(limit string) (out, errOut string, code int, isEarly bool) {
-			out, errOut, code = execute(t.Context(), nil, append(strings.Fields(args), "--socket", sock, "--timeout", limit)...)
-			return out, errOut, code, !strings.Contains(out, want)
-		})
+		isEarly := func(out, _ string) bool { return !strings.Contains(out, want) }
+		_, out, errOut, code := withinMore(t, 300*time.Millisecond, "", isEarly, append(strings.Fields(args), "--socket", sock)...)
 		if code != 3 && code != 4 || !strings.Contains(out, want) || !strings.Contains(errOut, "not answer") {
 			t.Errorf("%s: %d, %q, %q", args, code, out, errOut)
 		}
 	}
 }
 
-// withinMore calls try with a limit, and with twice as much as long as isEarly says that the
-// machine was too slow for it. It returns what the last call has returned.
-func withinMore(limit time.Duration, try func(limit string) (out, errOut string, code int, isEarly bool)) (out, errOut string, code int) {
-	for isEarly := true; isEarly && limit < eventually.Timeout; limit *= 2 {
-		out, errOut, code, isEarly = try(limit.String())
+// withinMore executes a command with a time-out, and with twice as much as long as isEarly says
+// that the machine was too slow for it. It returns the last time-out, and what execute returned.
+func withinMore(t *testing.T, least time.Duration, in string, isEarly func(out, errOut string) bool, args ...string) (timeout time.Duration, out, errOut string, code int) {
+	for timeout = least; ; timeout *= 2 {
+		out, errOut, code = execute(t.Context(), strings.NewReader(in), append(args, "--timeout", timeout.String())...)
+		if !isEarly(out, errOut) || timeout >= time.Minute {
+			return timeout, out, errOut, code
+		}
 	}
-	return out, errOut, code
 }
 
 // A command that only asks the directory opens no port.

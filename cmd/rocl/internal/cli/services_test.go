@@ -152,13 +152,9 @@ func TestServicesBesideStopped(t *testing.T) {
 	})
 	try.Get(c.Await(t.Context(), rocl.Attrs{"is": "stopped"}, 1))(t)
 	s.Signal(posix.SIGSTOP)
-	within := ""
-	out, errOut, code := withinMore(500*time.Millisecond, func(limit string) (out, errOut string, code int, isEarly bool) {
-		within = "within " + limit
-		out, errOut, code = execute(t.Context(), nil, "services", "--socket", sock, "--timeout", limit)
-		return out, errOut, code, !strings.Contains(out, "echo")
-	})
-	if code != exitFailed || !strings.Contains(out, "echo") || !strings.Contains(out, "is=stopped") || !strings.Contains(out, within) || !strings.Contains(errOut, "1 of 2 servers") {
+	isEarly := func(out, _ string) bool { return !strings.Contains(out, "echo") }
+	timeout, out, errOut, code := withinMore(t, 500*time.Millisecond, "", isEarly, "services", "--socket", sock)
+	if code != exitFailed || !strings.Contains(out, "echo") || !strings.Contains(out, "is=stopped") || !strings.Contains(out, "within "+timeout.String()) || !strings.Contains(errOut, "1 of 2 servers") {
 		t.Errorf("%d, %q, %q", code, out, errOut)
 	}
 }
