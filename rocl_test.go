@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/ownnode"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"go.uber.org/goleak"
@@ -15,7 +16,7 @@ import (
 // TestMain checks for leaked goroutines. memberlist's probes end with their timeouts, shortly after
 // its Shutdown.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
+	ownnode.Main(m, goleak.IgnoreAnyFunction("github.com/hashicorp/memberlist.(*Memberlist).probeNode"))
 }
 
 func reg(t *testing.T, c *rocl.Context, attrs ...string) *rocl.Resource {

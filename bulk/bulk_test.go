@@ -18,12 +18,11 @@ import (
 	"time"
 	"unsafe"
 
-	"go.uber.org/goleak"
-
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/codec"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/ownnode"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) {
 	if s := strings.Fields(os.Getenv("ROCL_IN_CALL")); len(s) == 3 {
 		inCallServer(s[0], s[1], s[2])
 	}
-	goleak.VerifyTestMain(m)
+	ownnode.Main(m)
 }
 
 var long = flag.Bool("long", false, "1 GiB over connections that break, up to 64 MiB, 10,000 lists of segments: some minutes")

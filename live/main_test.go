@@ -12,10 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/ownnode"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -26,7 +25,7 @@ import (
 func TestMain(m *testing.M) {
 	role := os.Getenv("LIVE_ROLE")
 	if role == "" {
-		goleak.VerifyTestMain(m)
+		ownnode.Main(m)
 		return
 	}
 	if err := run(context.Background(), role); err != nil {

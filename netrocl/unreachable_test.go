@@ -5,7 +5,6 @@ package netrocl_test
 import (
 	"context"
 	"errors"
-	"net"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/netrocl"
 	"github.com/rocl-go/rocl/subsys"
@@ -35,9 +35,7 @@ func (n nobody) Dial(context.Context, string, subsys.Sink) (subsys.Conn, error) 
 // Dial to a listener whose context cannot be dialled ends within WithGiveUp. Its error is that of a
 // refused connection, and has the reason and the address.
 func TestDialUnreachable(t *testing.T) {
-	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	addr := ln.Addr().String()
-	ln.Close()
+	addr := try.Get(freeaddr.Loopback())(t)
 	sock := rocl.WithSocket(filepath.Join(t.TempDir(), "s"))
 	far := try.Get(rocl.Open(t.Context(), sock, rocl.WithTransports(nobody{"tcp://" + addr})))(t)
 	defer far.Close()

@@ -11,7 +11,6 @@ import (
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -39,7 +38,6 @@ func asMember(t *testing.T, m cluster.Member, f func() *child) *child {
 // Promise (Clusters): A node without a daemon is a member while a context serves it. What its
 // living contexts have is never denied for certain. See also TestMembership.
 func TestMembersWithoutDaemons(t *testing.T) {
-	nice.Raise(t) // a node that is not taken over within a second is dead
 	key := clusterKey(t)
 	ctx := eventually.Context(t)
 	sockets, binds := []string{socket(t), socket(t), socket(t)}, []string{freePort(t), freePort(t), freePort(t)}

@@ -20,9 +20,11 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
-// freePort returns an address of the loopback interface whose port is not in use at the moment.
+// freePort returns an address of the loopback interface for a member of a cluster. It raises this
+// process and those that it starts: a member that is late for a second is dead.
 func freePort(t *testing.T) string {
 	t.Helper()
+	nice.Raise(t)
 	return try.Get(freeaddr.Loopback())(t)
 }
 
@@ -32,7 +34,6 @@ func freePort(t *testing.T) string {
 // resources with it, and the contexts of the node live on. It returns with other labels as the same
 // node.
 func TestNodesOfCluster(t *testing.T) {
-	nice.Raise(t) // a node that is late for a second is dead
 	var sockets, binds, all []string
 	var daemons []*child
 	var cs []*lib.Context

@@ -13,7 +13,6 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/directory/cluster"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
-	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
 )
 
@@ -108,7 +107,6 @@ func (f *follower) none(what string, d time.Duration) {
 // Promise (Watches): Resources of a killed process leave every watch at once, and those of a dead
 // node when gossip says so. Both appear again when they are back. See also TestProcessDeathSeen.
 func TestClusterWatch(t *testing.T) {
-	nice.Raise(t) // the resources of a daemon that is late for a second are gone
 	key := clusterKey(t)
 	sockets, binds := []string{socket(t), socket(t)}, []string{freePort(t), freePort(t)}
 	daemon := func(i int) *child {

@@ -301,7 +301,7 @@ func TestBrowserHour(t *testing.T) {
 		t.Logf("after %d updates %.2f MB of objects and %.0f nodes", updates/10*(i+1), h/1e6, n)
 		heaps, nodes = append(heaps, h), append(nodes, n)
 	}
-	// Lists fill at the beginning, and what a collection leaves differs; a leak raises the least of it too.
+	// Lists fill at the beginning, and what a collection leaves differs. A leak raises the least.
 	if early, late := slices.Max(heaps[:3]), slices.Min(heaps[7:]); late > early+128_000 {
 		t.Errorf("the page has grown from %.2f to %.2f MB of objects", early/1e6, late/1e6)
 	}

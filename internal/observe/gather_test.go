@@ -69,9 +69,15 @@ func TestGather(t *testing.T) {
 	}()
 	defer func() { cancel(); <-received }()
 	var v *observe.View
-	eventually.True(t, "the receive is seen", func() bool {
+	eventually.True(t, "the receive is seen, and one context is silent", func() bool {
 		v = try.Get(observe.Gather(ctx, asks, false, time.Second))(t)
-		return slices.ContainsFunc(v.Contexts, func(c observe.Context) bool {
+		silent := 0 // on a busy machine, others may answer too late
+		for _, c := range v.Contexts {
+			if c.Silent != "" {
+				silent++
+			}
+		}
+		return silent == 1 && slices.ContainsFunc(v.Contexts, func(c observe.Context) bool {
 			return slices.ContainsFunc(c.Resources, func(r rocl.ResourceSnapshot) bool { return r.Messages == 300 && len(r.Waits) == 1 })
 		})
 	})

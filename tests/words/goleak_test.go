@@ -10,7 +10,7 @@ import (
 )
 
 // verifies matches a call that fails the tests of a package if they leave goroutines behind.
-var verifies = regexp.MustCompile(`\bgoleak\.VerifyTestMain\(m\b`)
+var verifies = regexp.MustCompile(`\b(goleak\.VerifyTestMain|ownnode\.Main)\(m\b`)
 
 // Every folder with tests has a TestMain that fails if the tests leave goroutines behind.
 func TestGoroutinesAreVerified(t *testing.T) {

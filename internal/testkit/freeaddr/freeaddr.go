@@ -10,18 +10,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"sync"
 	"testing"
 )
 
 // These ports are below those that the kernel assigns to listeners and outgoing connections.
-// Between its uses a test's port could otherwise be assigned to another process.
-const first, count = 10_000, 20_000
+// Between its uses a test's port could otherwise be assigned to another process. They are cut into
+// blocks. A process that listens at the first port of a block has the others for itself.
+const first, blocks, size = 10_000, 100, 200
 
-var next atomic.Uint32
+var mine struct {
+	sync.Mutex
+	held []net.Listener // as long as the process runs
+	next int            // the next port of the last of them; a block is used up when it is a multiple of size
+}
 
-// Loopback returns a HOST:PORT on 127.0.0.1 that is free for TCP and UDP. It is not returned twice,
-// and another process is unlikely to get it.
+// Loopback returns a HOST:PORT on 127.0.0.1 that is free for TCP and UDP. No test gets it again,
+// in no process, as long as this process runs.
 func Loopback() (string, error) {
 	port, err := Port()
 	return fmt.Sprint("127.0.0.1:", port), err
@@ -29,14 +34,31 @@ func Loopback() (string, error) {
 
 // Port returns the port of such an address, for a test that listens at another IP address too.
 func Port() (int, error) {
-	next.CompareAndSwap(0, 1+rand.Uint32N(count))
-	for range count {
-		port := int(first + next.Add(1)%count)
-		if free(fmt.Sprint("127.0.0.1:", port)) {
-			return port, nil
+	mine.Lock()
+	defer mine.Unlock()
+	for {
+		for ; mine.next%size != 0; mine.next++ {
+			if port := first + mine.next; free(fmt.Sprint("127.0.0.1:", port)) {
+				mine.next++
+				return port, nil
+			}
+		}
+		if err := hold(); err != nil {
+			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("freeaddr: none of %d ports is free", count)
+}
+
+// hold takes a block that no process has. The caller has locked mine.
+func hold() error {
+	for i, begin := 0, rand.N(blocks); i < blocks; i++ {
+		block := (begin + i) % blocks * size
+		if ln, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", first+block)); err == nil {
+			mine.held, mine.next = append(mine.held, ln), block+1
+			return nil
+		}
+	}
+	return fmt.Errorf("freeaddr: each of %d blocks of %d ports is in use", blocks, size)
 }
 
 // Socket returns the path of a Unix socket in a folder of its own, which is removed when the test

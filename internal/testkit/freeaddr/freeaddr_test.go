@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestLoopback(t *testing.T) {
 	seen := map[string]bool{}
-	for range 100 {
+	for range 2 * size { // more than a block has
 		addr, err := Loopback()
 		if err != nil || seen[addr] {
 			t.Fatalf("%s: %v, again: %v", addr, err, seen[addr])
