@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -328,7 +329,7 @@ func TestLateContextIsAwaited(t *testing.T) {
 func TestRecoveryTakesNoTime(t *testing.T) {
 	path := sock(t)
 	first := try.Get(Listen(path, AsDaemon(), Also(path+"2")))(t)
-	at := try.Get(first.ListenTCP("tcp://127.0.0.1:0"))(t)
+	at := try.Get(first.ListenTCP("tcp://" + try.Get(freeaddr.Loopback())(t)))(t)
 	overTCP := at + "?node=" + path + nodeSuffix
 	killed := joined(t, path)
 	all := map[string]*Client{"Unix": joined(t, path), "second": joined(t, path+"2"), "TCP": joined(t, overTCP)}

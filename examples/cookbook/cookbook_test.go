@@ -293,7 +293,10 @@ func TestReport(t *testing.T) {
 				names = append(names, f.Attrs.GetString("name"))
 			}
 			slices.Sort(names)
-			seen <- strings.Join(names, " ")
+			select {
+			case seen <- strings.Join(names, " "):
+			case <-ctx.Done():
+			}
 		})
 	}()
 	until := func(want string) {
