@@ -8,6 +8,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/cmd/dirserver/internal/source"
+	"github.com/rocl-go/rocl/cmd/internal/fabric"
 	"github.com/rocl-go/rocl/cmd/internal/web"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -15,7 +16,7 @@ import (
 // newClient returns a client of the node whose directory is at socket.
 func newClient(socket string, log *slog.Logger) *source.Client {
 	return source.NewClient(func(ctx context.Context) (*rocl.Context, error) {
-		return rocl.Open(ctx, rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(log))
+		return rocl.Open(ctx, append(fabric.Options(), rocl.JoinOnly(), rocl.WithSocket(socket), rocl.WithLinger(0), rocl.WithLogger(log))...)
 	})
 }
 

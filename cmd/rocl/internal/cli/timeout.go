@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/cmd/internal/fabric"
 	"github.com/rocl-go/rocl/directory/cluster"
 )
 
@@ -116,9 +117,8 @@ func (g Globals) Open(ctx context.Context, opts ...rocl.Option) (*rocl.Context, 
 
 // openWithin is Open within the limit of p, which goes on.
 func (g Globals) openWithin(p *timeoutContext, opts ...rocl.Option) (*rocl.Context, error) {
-	c, err := rocl.Open(p, append([]rocl.Option{
-		rocl.WithSocket(g.Socket), rocl.WithLogger(g.logger()), rocl.WithMember(cluster.Environment()),
-	}, opts...)...)
+	mine := append(fabric.Options(), rocl.WithSocket(g.Socket), rocl.WithLogger(g.logger()), rocl.WithMember(cluster.Environment()))
+	c, err := rocl.Open(p, append(mine, opts...)...)
 	return c, p.err(err)
 }
 
