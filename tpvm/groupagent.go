@@ -42,6 +42,7 @@ type groupAgent struct {
 	monitors    []func()          // end the monitors of the coordinator: one for each attachment since it was lost
 	attachment  uint64            // the number of the attachment to the coordinator
 	attached    bool
+	in, out     uint64       // the numbers of the last messages from and to the coordinator
 	failure     error        // why there is no coordinator
 	outage      *groupOutage // ends the calls that wait for the coordinator when that is out of reach
 
@@ -193,7 +194,8 @@ func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool)
 	case from != a.coordinator:
 	case v == nil || v.Op == opLost:
 		a.lostLocked(gone)
-	default:
+	case v.Op == opView, v.Number == a.in+1: // otherwise the coordinator has given this task up, and will end the call
+		a.in = v.Number
 		a.handleLocked(v)
 	}
 	return a.coordinator.IsZero() && (len(a.local) > 0 || a.users > 0)
@@ -203,6 +205,8 @@ func (a *groupAgent) receive(from TID, v *groupMessage, gone error) (needs bool)
 // monitor reports that.
 func (a *groupAgent) sendLocked(v groupMessage) {
 	if a.attached {
+		a.out++
+		v.Number = a.out
 		a.sendToLocked(a.coordinator, v)
 	}
 }
@@ -298,7 +302,8 @@ func (a *groupAgent) attachLocked(id TID, here *groupCoordinator) {
 	a.coordinator, a.here, a.attached = id, here, false
 	a.last++
 	a.attachment = a.last
-	v := groupMessage{Op: opAttach, Tokens: []uint64{a.attachment}, Freeze: a.frozen, Key: a.key, Released: a.released, Lost: a.lost}
+	a.out++
+	v := groupMessage{Op: opAttach, Number: a.out, Tokens: []uint64{a.attachment}, Freeze: a.frozen, Key: a.key, Released: a.released, Lost: a.lost}
 	for _, g := range a.local {
 		if g.isIn {
 			v.Members = append(v.Members, g.member())

@@ -44,12 +44,11 @@ type groupCoordinator struct {
 	members  map[TID]member
 	insts    map[int]TID
 	reserved map[int]arrival
-	leaving  map[TID]bool      // members that have called Leave, and may still be found in the directory
-	low      int               // no number below is free
-	agents   map[TID]uint64    // the keys of the attached agents
-	calls    map[TID]groupCall // of the attached agents of other tasks; ended when the agent is attached no more
-	lost     map[TID]uint64    // the keys of agents that were given up, and may attach again
-	excluded map[TID]bool      // members that were given up, and may live
+	leaving  map[TID]bool // members that have called Leave, and may still be found in the directory
+	low      int          // no number below is free
+	agents   map[TID]*attachment
+	lost     map[TID]uint64 // the keys of agents that were given up, and may attach again
+	excluded map[TID]bool   // members that were given up, and may live
 	frozen   bool
 
 	awaited  map[TID]bool      // agents of the previous coordinator that have not attached yet
@@ -67,6 +66,13 @@ type groupCoordinator struct {
 type arrival struct {
 	agent TID
 	token uint64
+}
+
+// An attachment is what the coordinator knows of an agent that is attached to it.
+type attachment struct {
+	key     uint64
+	call    groupCall // nil in the coordinator's task; ended when the agent is attached no more
+	in, out uint64    // the numbers of the last messages from and to the agent
 }
 
 // newCoordinator makes this task the coordinator of a group. It fails with rocl.ErrExists if the
@@ -94,7 +100,7 @@ func (t *Task) newCoordinator(ctx context.Context, name string, own *groupAgent)
 func makeCoordinator(t *Task, name string, r *rocl.Resource, own *groupAgent, post groupPost) *groupCoordinator {
 	return &groupCoordinator{
 		t: t, name: name, r: r, own: own, post: post, members: map[TID]member{}, insts: map[int]TID{},
-		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]uint64{}, calls: map[TID]groupCall{}, lost: map[TID]uint64{}, excluded: map[TID]bool{}, awaited: map[TID]bool{},
+		reserved: map[int]arrival{}, leaving: map[TID]bool{}, agents: map[TID]*attachment{}, lost: map[TID]uint64{}, excluded: map[TID]bool{}, awaited: map[TID]bool{},
 		known: map[TID]member{}, released: map[uint64]uint64{},
 	}
 }
@@ -115,17 +121,17 @@ func (c *groupCoordinator) run() {
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.calls {
-		c.drop(id)
+	for id := range c.agents {
+		c.detach(id)
 	}
 }
 
-// drop ends the call of an agent, which learns so that it is attached no more.
-func (c *groupCoordinator) drop(agent TID) {
-	if call := c.calls[agent]; call != nil {
-		delete(c.calls, agent)
-		call.Release()
+// detach forgets an agent and ends its call, by which the agent learns of that.
+func (c *groupCoordinator) detach(agent TID) {
+	if at := c.agents[agent]; at != nil && at.call != nil {
+		at.call.Release()
 	}
+	delete(c.agents, agent)
 }
 
 // receive handles a message. If v is nil, or its operation is opLost, an agent or a member has
@@ -134,7 +140,7 @@ func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 	c.mu.Lock()
 	if v == nil || v.Op == opLost {
 		c.gone(from, v != nil, gone)
-	} else {
+	} else if c.isNext(from, v) {
 		c.handleLocked(from, v)
 	}
 	isForOwn := len(c.inbox) > 0
@@ -143,6 +149,20 @@ func (c *groupCoordinator) receive(from TID, v *groupMessage, gone error) {
 		c.own.mu.Lock()
 		c.own.unlock()
 	}
+}
+
+// isNext reports whether no message of an agent was lost before this one, since it has attached. If
+// one was, the agent has given the coordinator up, and attaches again.
+func (c *groupCoordinator) isNext(from TID, v *groupMessage) bool {
+	at := c.agents[from]
+	if v.Op == opAttach || at == nil {
+		return true
+	}
+	if v.Number != at.in+1 {
+		return false
+	}
+	at.in++
+	return true
 }
 
 // isIdle reports whether the group has no members, and no agent but the one of the same task.
@@ -182,11 +202,10 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 		if !c.isAttached(from) && !c.awaited[from] && !c.post.monitor(from) {
 			return
 		}
-		c.drop(from)
+		c.detach(from)
 		c.forgetRequests(from) // of an attachment that the agent has given up
-		if v.call != nil {
-			c.calls[from], v.call = v.call, nil
-		}
+		at := &attachment{key: v.Key, call: v.call, in: v.Number}
+		v.call = nil
 		for _, id := range v.Lost {
 			c.exclude(id)
 		}
@@ -210,7 +229,7 @@ func (c *groupCoordinator) handleLocked(from TID, v *groupMessage) {
 			c.known[m.ID] = m
 		}
 		delete(c.awaited, from)
-		c.agents[from] = v.Key
+		c.agents[from] = at
 		c.frozen = c.frozen || v.Freeze
 		for _, r := range v.Released {
 			c.released[r.Agent] = max(c.released[r.Agent], r.Token)
@@ -250,7 +269,11 @@ func (c *groupCoordinator) send(to TID, v groupMessage) {
 		c.inbox = append(c.inbox, v)
 		return
 	}
-	c.post.send(to, &v)
+	if at := c.agents[to]; at != nil {
+		at.out++
+		v.Number = at.out
+		c.post.send(to, &v)
+	}
 }
 
 // sendViews sends the agents that have no view yet what all of them know together, unless another
@@ -269,8 +292,8 @@ func (c *groupCoordinator) sendViews() {
 		}
 	}
 	attached := map[uint64]bool{}
-	for _, key := range c.agents {
-		attached[key] = true
+	for _, at := range c.agents {
+		attached[at.key] = true
 	}
 	for _, key := range c.lost {
 		attached[key] = true
@@ -391,16 +414,21 @@ func (c *groupCoordinator) exclude(id TID) {
 // gone handles the end of an agent or of a member because of why. With isLost, its context was
 // given up, and may live. Such an agent learns of that by the end of its call, and attaches again.
 func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
-	key, isAttached := c.agents[id]
-	if isLost && (isAttached || c.awaited[id]) && len(c.lost) < mostLost {
-		c.lost[id] = key
+	at := c.agents[id]
+	if isLost && len(c.lost) < mostLost {
+		switch {
+		case at != nil:
+			c.lost[id] = at.key
+		case c.awaited[id]:
+			c.lost[id] = 0
+		}
 	}
 	if c.awaited[id] {
 		delete(c.awaited, id)
 		c.sendViews()
 		return
 	}
-	if !isAttached {
+	if at == nil {
 		if _, isMember := c.members[id]; isLost && isMember {
 			c.exclude(id)
 		}
@@ -409,11 +437,10 @@ func (c *groupCoordinator) gone(id TID, isLost bool, why error) {
 		return
 	}
 	if !isLost {
-		delete(c.released, key)
+		delete(c.released, at.key)
 	}
-	delete(c.agents, id)
 	c.forgetRequests(id)
-	c.drop(id)
+	c.detach(id)
 }
 
 // mostLost is how many agents and members that were given up a coordinator remembers.
@@ -470,7 +497,7 @@ func (c *groupCoordinator) refuseFreeze() {
 func (c *groupCoordinator) release(op groupMessage, as []arrival) {
 	if op.Op == opRelease {
 		for _, a := range as {
-			key := c.agents[a.agent]
+			key := c.agents[a.agent].key
 			c.released[key] = max(c.released[key], a.token)
 		}
 		op.Released = releasedOf(c.released)

@@ -87,6 +87,12 @@ type groupMessage struct {
 	Joining  []member   `cbor:"14,keyasint,omitempty"`
 	Known    []member   `cbor:"15,keyasint,omitempty"`
 
+	// Number is one more than that of the message before, of those from the agent or from the
+	// coordinator. A number is missing when a message was lost, because one of the two contexts has
+	// given the other up. The messages behind it are ignored up to the next attachment: they may
+	// depend on what is missing.
+	Number uint64 `cbor:"16,keyasint,omitempty"`
+
 	call groupCall // the received message, if it is the request of a call
 }
 
@@ -221,7 +227,7 @@ func (t *Task) receiveGroup(ctx context.Context, r *rocl.Resource, group string,
 // The formats of a groupMessage. The messages of a barrier have a short format, which takes much
 // less time to encode and decode.
 const (
-	formatShort = iota // op, flags; version, count, number of tokens, the first one, their steps; then Released
+	formatShort = iota // op, flags; number, version, count, number of tokens, the first one, their steps; then Released
 	formatCBOR
 )
 
@@ -247,6 +253,7 @@ func (m *groupMessage) appendTo(p []byte) ([]byte, error) {
 		}
 	}
 	p = append(p, formatShort, byte(m.Op), flags)
+	p = binary.AppendUvarint(p, m.Number)
 	p = binary.AppendUvarint(p, m.Version)
 	p = binary.AppendUvarint(p, uint64(m.Count))
 	p = binary.AppendUvarint(p, uint64(len(m.Tokens)))
@@ -293,6 +300,7 @@ func (m *groupMessage) decode(p []byte) error {
 		p = p[n:]
 		return v
 	}
+	m.Number = next()
 	m.Version = next()
 	count := next()
 	m.Count = int(count)
