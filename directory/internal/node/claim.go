@@ -39,7 +39,7 @@ func (b *socket) openLocked() error {
 	if err != nil {
 		return err
 	}
-	if b.file, err = os.Lstat(b.path); err != nil {
+	if b.file, err = identify(b.path); err != nil {
 		ln.Close()
 		return fmt.Errorf("directory: listening at %s: %w", b.path, err)
 	}

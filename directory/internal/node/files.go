@@ -126,6 +126,16 @@ func owner(f *os.File) (uid uint32, ok bool) {
 	return ownerOf(fi)
 }
 
+// identify returns what isFile compares. Windows reads the number of a file when it is first
+// compared, and by then another file may be at path: identify compares it at once.
+func identify(path string) (fs.FileInfo, error) {
+	fi, err := os.Lstat(path)
+	if err == nil {
+		os.SameFile(fi, fi)
+	}
+	return fi, err
+}
+
 // isFile reports whether the file at path is the one that fi describes.
 func isFile(path string, fi fs.FileInfo) bool {
 	now, err := os.Lstat(path)

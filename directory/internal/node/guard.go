@@ -118,7 +118,7 @@ func (l *Listener) restoreNodeFileLocked(b *socket) error {
 		// Cause: a file of the node was deleted. Remedy: find the process that deletes it.
 		l.conf.Log.Warn("directory: the node's identity was removed while it was served; it is written again", "file", path)
 	}
-	b.nodeFile, err = os.Lstat(path)
+	b.nodeFile, err = identify(path)
 	return err
 }
 

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -126,7 +125,7 @@ func (l *Listener) open(b *socket) error {
 	if err := b.openLocked(); err != nil {
 		return err
 	}
-	b.nodeFile, _ = os.Lstat(b.path + nodeSuffix)
+	b.nodeFile, _ = identify(b.path + nodeSuffix)
 	if !slices.Contains(l.sockets, b) {
 		l.sockets = append(l.sockets, b)
 	}

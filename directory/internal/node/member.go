@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,7 +165,7 @@ func (l *Listener) RemoveMember() error {
 	if err != nil || b == nil {
 		return err
 	}
-	if err := os.Remove(path + memberSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unlink(path + memberSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("directory: noting that %s left its cluster: %w", path, err)
 	}
 	return nil

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openFlags are none on this system, where openFile does not wait in any case.
-const openFlags = 0
+// openFlags is the flag by which openFile opens a symbolic link itself, and refuses it as no regular
+// file. No file makes it wait.
+const openFlags = windows.O_FILE_FLAG_OPEN_REPARSE_POINT
 
 // tempVariable names the environment variable with the folder of temporary files, which is in the
 // profile of the user: the list of rights of the profile keeps other users out.

@@ -277,17 +277,17 @@ func TestRefusedUser(t *testing.T) {
 // Promise (Commands): A default path of the directory that is not absolute, or has no folder, is an
 // error.
 func TestDefaultPathIsThere(t *testing.T) {
-	t.Chdir(t.TempDir())
+	t.Chdir(filepath.Dir(sock(t)))
 	t.Setenv("ROCL_SOCKET", "")
-	missing := filepath.Join(t.TempDir(), "missing")
+	missing := sock(t)
 	for _, c := range []struct{ xdg, tmp, says string }{
 		{"run", os.TempDir(), `XDG_RUNTIME_DIR="run" is not an absolute path`},
-		{"", "run", `TMPDIR="run" is not an absolute path`},
+		{"", "run", tempVariable + `="run" is not an absolute path`},
 		{missing, os.TempDir(), missing + ", which XDG_RUNTIME_DIR names"},
-		{"", missing, missing + ", which TMPDIR names"},
+		{"", missing, missing + ", which " + tempVariable + " names"},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", c.xdg)
-		t.Setenv("TMPDIR", c.tmp)
+		t.Setenv(tempVariable, c.tmp)
 		if err := refused(t, DefaultSocket(), false); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("serving: %v, want %q", err, c.says)
 		}

@@ -5,6 +5,7 @@
 package posix
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"syscall"
@@ -29,6 +30,16 @@ func Kill(pid int, s syscall.Signal) error { return syscall.Kill(pid, s) }
 func As(cmd *exec.Cmd, user uint32, groups ...uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: groups[0], Groups: groups[1:]}}
 }
+
+// IsUnix says that the mode of a file keeps other users out and tells its kind, that an open file
+// can be removed, and that there is a shell.
+const IsUnix = true
+
+// IsMissing reports whether a call has failed because the system cannot do such a thing.
+func IsMissing(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
+
+// Symlink makes a symbolic link.
+func Symlink(target, path string) error { return os.Symlink(target, path) }
 
 // Mkfifo makes a named pipe.
 func Mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }

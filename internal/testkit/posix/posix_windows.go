@@ -76,6 +76,32 @@ func Kill(pid int, s syscall.Signal) error {
 // As does nothing: no test of this system is root.
 func As(*exec.Cmd, uint32, ...uint32) {}
 
+// IsUnix says that this system has lists of rights in place of modes, that an open file cannot be
+// removed, and that there is no shell.
+const IsUnix = false
+
+// IsMissing reports whether a call has failed because the system cannot do such a thing: wine has no
+// Unix sockets, and not all users may make symbolic links.
+func IsMissing(err error) bool {
+	for _, e := range []error{errors.ErrUnsupported, windows.WSAEAFNOSUPPORT, windows.WSAESOCKTNOSUPPORT, windows.ERROR_PRIVILEGE_NOT_HELD} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// Symlink makes a symbolic link. Some versions of wine report success and make none.
+func Symlink(target, path string) error {
+	if err := os.Symlink(target, path); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); err != nil {
+		return errors.ErrUnsupported
+	}
+	return nil
+}
+
 // Mkfifo fails: a file of this system is no pipe.
 func Mkfifo(string) error { return errors.ErrUnsupported }
 
