@@ -68,7 +68,7 @@ func TestFilesPutBack(t *testing.T) {
 					try.OK(t, os.Remove(path+suffix))
 				}
 				if suffixes == nil { // at once: the server may put files back meanwhile
-					gone := filepath.Join(t.TempDir(), "gone")
+					gone := sock(t)
 					try.OK(t, os.Rename(filepath.Dir(path), gone))
 					try.OK(t, os.RemoveAll(gone))
 				}
@@ -165,6 +165,7 @@ func TestDisplaced(t *testing.T) {
 
 // A daemon takes over from a context whose lock was removed.
 func TestYieldWithoutLock(t *testing.T) {
+	yields(t)
 	path := sock(t)
 	s := serve(t, path, looking(never))
 	try.OK(t, os.Remove(path+lockSuffix))
@@ -180,6 +181,7 @@ func TestYieldWithoutLock(t *testing.T) {
 // Promise (Takeover): If many processes or daemons start at once, one serves. A stale socket file
 // is replaced. See also TestRaceToServe.
 func TestYieldOnce(t *testing.T) {
+	yields(t)
 	for range 10 {
 		path := sock(t)
 		serve(t, path)
@@ -213,7 +215,7 @@ func TestYieldOnce(t *testing.T) {
 // Promise (Directory): A directory at a TCP port serves the loopback interface only, and only
 // clients that prove that they know the node's key.
 func TestTCP(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "d.sock")
+	path := sock(t)
 	s := try.Get(Listen(path))(t)
 	defer s.Close()
 	at := try.Get(s.ListenTCP("tcp://127.0.0.1:0"))(t)

@@ -46,7 +46,7 @@ func ask(t *testing.T, s *Server) error {
 // A node belongs to its cluster until a server takes leave of the cluster, or until a daemon
 // without the settings of a member serves the node. Other changes of its server do not matter.
 func TestNodeBelongsToCluster(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "d.sock")
+	path := sock(t)
 	serve := func(opts ...Option) *Server { return serve(t, path, opts...) }
 	// handOver ends a daemon while a context lives.
 	handOver := func(opts ...Option) {
@@ -93,7 +93,7 @@ func TestNodeBelongsToCluster(t *testing.T) {
 	try.OK(t, os.Remove(path+nodeSuffix))
 	certain(serve()) // another node
 
-	other := filepath.Join(t.TempDir(), "other")
+	other := sock(t)
 	try.OK(t, os.WriteFile(other, []byte("mine"), 0o600))
 	os.Remove(path + memberSuffix)
 	try.OK(t, os.Symlink(other, path+memberSuffix))
@@ -169,6 +169,7 @@ func (s *stay) expect(t *testing.T, what string, lates, ends []bool) {
 // A membership begins and ends with its server. It is handed over where another server goes on in
 // its place, and the terms of the contexts remain those of the cluster.
 func TestMembership(t *testing.T) {
+	yields(t)
 	path := sock(t)
 	var s stay
 	open := func(opts ...ClientOption) *Client {

@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -26,7 +26,7 @@ func TestGoldenNames(t *testing.T) {
 
 // A name whose identifier another name has is refused, and the error names both.
 func TestCollision(t *testing.T) {
-	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(filepath.Join(t.TempDir(), "s"))))(t)
+	c := try.Get(rocl.Open(t.Context(), rocl.WithSocket(freeaddr.Socket(t))))(t)
 	defer c.Close()
 	s := try.Get(NewServer(t.Context(), c, nil))(t)
 	defer s.Close(t.Context())

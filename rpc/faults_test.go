@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -185,7 +185,7 @@ func TestStreamRefused(t *testing.T) {
 //
 // A caller that takes no replies does not stop a server.
 func TestStalledCaller(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	sc := open(t, sock)
 	s := serve(t, sc)
 	var ran atomic.Int64
@@ -283,7 +283,7 @@ func TestClientCloses(t *testing.T) {
 func TestCancelWhileClosing(t *testing.T) {
 	s, _ := pair(t)
 	waits(t, s)
-	home := open(t, filepath.Join(t.TempDir(), "s"))
+	home := open(t, freeaddr.Socket(t))
 	for range 50 {
 		c := try.Get(rpc.NewClient(deadline(t), home))(t)
 		var calls sync.WaitGroup
@@ -357,7 +357,7 @@ func TestStreamDeadline(t *testing.T) {
 // While no memory is free for the results of Inline handlers, the server goes on to receive. The
 // results come when memory is free, as they were when the handler returned them.
 func TestInlineWithoutMemory(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	small := open(t, sock, rocl.WithMemory(1<<20))
 	s := serve(t, small, rpc.WithOverflow(64<<10))
 	shared, large := bytes.Repeat([]byte{1}, 4000), bytes.Repeat([]byte{1}, 100_000)
@@ -416,7 +416,7 @@ func takeMemory(c *rocl.Context) (release func()) {
 
 // A result that cannot be sent ends the stream and its handler.
 func TestStreamTooLarge(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	s := serve(t, open(t, sock, rocltest.TCP(), rocl.WithMemory(1<<20)), rpc.WithOverflow(-1))
 	left := make(chan struct{})
 	try.OK(t, rpc.RegisterStream(s, "large", func(context.Context, struct{}) iter.Seq2[[]byte, error] {
@@ -435,7 +435,7 @@ func TestStreamTooLarge(t *testing.T) {
 
 // Interceptors of a client also apply to streams and to one-way calls.
 func TestInterceptAll(t *testing.T) {
-	home := open(t, filepath.Join(t.TempDir(), "s"))
+	home := open(t, freeaddr.Socket(t))
 	s := serve(t, home)
 	who := make(chan string, 2)
 	try.OK(t,
@@ -538,7 +538,7 @@ func TestFutureCancelled(t *testing.T) {
 
 // Futures of calls that have not begun, and of calls through interceptors, behave like others.
 func TestFutureEnds(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	s, c, calls := serve(t, open(t, sock)), client(t, open(t, sock)), 0
 	around := client(t, open(t, sock), rpc.CallInterceptors(func(ctx context.Context, _ *rpc.Invocation, next func(context.Context) error) error {
 		calls++

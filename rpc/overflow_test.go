@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
@@ -292,7 +292,7 @@ func TestOverflowBeyondBuffers(t *testing.T) {
 // A server releases what it holds for a caller whose process is killed. Its handlers got all their
 // arguments or did not run.
 func TestOverflowCallerKilled(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	s := serve(t, open(t, sock))
 	var ran atomic.Int64
 	want := random(3 << 20)
@@ -317,7 +317,7 @@ func TestOverflowCallerKilled(t *testing.T) {
 // If either side is killed during a transfer of a call, transfer and call
 // end with `rocl.ErrGone`. See also TestOverflowCallerKilled.
 func TestOverflowServerKilled(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	c := client(t, open(t, sock))
 	cmd, id := other(t, "server", sock)
 	var calls sync.WaitGroup

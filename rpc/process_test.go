@@ -9,7 +9,6 @@ import (
 	"iter"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
@@ -122,7 +122,7 @@ func other(t *testing.T, role, sock string) (cmd *exec.Cmd, id rocl.GID) {
 // Promise (Package rpc): A call ends with `rocl.ErrGone` when its server ends, and a handler's
 // context when its caller ends. See also TestFirstOperationAfterGivingUp.
 func TestServerEnds(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	c := client(t, open(t, sock))
 	_, id := other(t, "server", sock)
 	try.Gives(rpc.Call[addends, int64](deadline(t), c, id, "add", addends{1, 2}))(t, 3)
@@ -134,7 +134,7 @@ func TestServerEnds(t *testing.T) {
 
 // The context of a handler ends when the process of its caller does.
 func TestCallerEnds(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	s := serve(t, open(t, sock))
 	began, ended := waits(t, s)
 	cmd, _ := other(t, "caller", sock)

@@ -5,11 +5,11 @@ package rpc_test
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
@@ -20,7 +20,7 @@ import (
 //
 // Promise (Package rpc): Calls of a handler have the request identifier of its own call.
 func TestRequestIDs(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	home := open(t, sock)
 	var log logged.Log
 	s := serve(t, home, rpc.WithLogger(log.Logger()))

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/pool"
 	"github.com/rocl-go/rocl/rpc"
@@ -52,7 +52,7 @@ func client(t testing.TB, c *rocl.Context, opts ...rpc.ClientOption) *rpc.Client
 // pair returns a server, and a client in another context of the process.
 func pair(t testing.TB, opts ...rpc.ServerOption) (*rpc.Server, *rpc.Client) {
 	t.Helper()
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	return serve(t, open(t, sock), opts...), client(t, open(t, sock))
 }
 
@@ -120,7 +120,7 @@ func TestCall(t *testing.T) {
 
 // A server is not found while the function of WithCalls runs, nor after that has failed.
 func TestWithCalls(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	own, other := open(t, sock), open(t, sock)
 	tests := rocl.Match{"type": "test"}
 	nobody := func() {
@@ -282,7 +282,7 @@ func TestStreamFails(t *testing.T) {
 // Promise (Package rpc): Several servers of a process may offer the same name, told apart by
 // attributes. See also examples: TestExamples.
 func TestProviders(t *testing.T) {
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	home := open(t, sock)
 	ids := map[rocl.GID]string{}
 	for i, on := range []*rocl.Context{home, home, open(t, sock)} {
@@ -401,7 +401,7 @@ func TestInterceptors(t *testing.T) {
 			return err
 		}
 	}
-	sock := filepath.Join(t.TempDir(), "s")
+	sock := freeaddr.Socket(t)
 	s := serve(t, open(t, sock), rpc.WithInterceptors(note("outer"), note("inner")))
 	c := client(t, open(t, sock), rpc.CallInterceptors(note("client")))
 	try.OK(t, rpc.Register(s, "add", add, rpc.Inline()))
@@ -440,7 +440,7 @@ func TestCallAllocates(t *testing.T) {
 //
 // A handler gets its server, also before `NewServer` has returned.
 func TestHandlerHasServer(t *testing.T) {
-	c := open(t, filepath.Join(t.TempDir(), "s"))
+	c := open(t, freeaddr.Socket(t))
 	caller := client(t, c)
 	var given, around *rpc.Server
 	called := make(chan error, 1)

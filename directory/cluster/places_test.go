@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -103,6 +104,9 @@ func script(t *testing.T, text string) string {
 // Promise (Clusters): `--join exec:COMMAND` joins what a command prints, which runs again for each
 // attempt and ends with the daemon.
 func TestJoinByCommand(t *testing.T) {
+	if !posix.IsUnix {
+		t.Skip("no shell")
+	}
 	file := filepath.Join(t.TempDir(), "list")
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) { c.Join = []string{"exec:" + script(t, "cat "+file)} })
