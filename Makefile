@@ -15,7 +15,7 @@ portable: # what has no epoll, shared memory or index: its code tested on Linux,
 	go run ./tests/elsewhere darwin/amd64,darwin/arm64,freebsd/amd64,freebsd/arm64,netbsd/amd64,netbsd/arm64,openbsd/amd64,openbsd/arm64,windows/amd64,windows/arm64 work
 	for os in darwin freebsd netbsd openbsd windows; do GOOS=$$os go build work || exit 1; done
 windows: # tests by wine: packages wine64 and binutils-mingw-w64-x86-64
-	CGO_ENABLED=0 GOOS=windows go test -short -p 2 -exec "$(CURDIR)/.ci/wine" ./resource ./codec ./buffers ./subsys ./subsys/stream ./dispatch/internal/progress ./internal/os/sockerr ./context
+	CGO_ENABLED=0 GOOS=windows go test -short -p 2 -exec "$(CURDIR)/.ci/wine" ./resource ./codec ./buffers ./subsys ./subsys/stream ./dispatch/internal/list ./dispatch/internal/progress ./dispatch/internal/session ./directory/internal/database ./directory/internal/search ./directory/internal/wire ./internal/os/sockerr ./context
 	CGO_ENABLED=0 GOOS=windows go run -exec "$(CURDIR)/.ci/wine" ./cmd/rocl demo
 bigendian: # tests on a processor of the other byte order, by qemu-user-static
 	CGO_ENABLED=0 GOARCH=s390x go test -short -exec qemu-s390x-static ./resource ./codec ./dispatch/internal/wire ./dispatch/internal/session ./subsys ./tpvm/pack
