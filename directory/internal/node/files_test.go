@@ -103,7 +103,8 @@ func TestForeignNodeFile(t *testing.T) {
 	try.Check(t, other.OpenSecond(path))
 }
 
-// A file that has replaced another one is not taken for that one, which nothing has compared before.
+// A file that has replaced another one is not taken for that one, even if nothing has compared the
+// first one before.
 func TestReplacedFile(t *testing.T) {
 	path := sock(t)
 	try.OK(t, writeFile(path, []byte("one")))

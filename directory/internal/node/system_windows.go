@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openFlags is the flag by which openFile opens a symbolic link itself, and refuses it as no regular
-// file. No file makes it wait.
+// openFlags is the flag by which openFile opens a symbolic link itself, and refuses it as no
+// regular file. No file makes it wait.
 const openFlags = windows.O_FILE_FLAG_OPEN_REPARSE_POINT
 
 // tempVariable names the environment variable with the folder of temporary files, which is in the

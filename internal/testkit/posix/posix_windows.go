@@ -80,8 +80,8 @@ func As(*exec.Cmd, uint32, ...uint32) {}
 // removed, and that there is no shell.
 const IsUnix = false
 
-// IsMissing reports whether a call has failed because the system cannot do such a thing: wine has no
-// Unix sockets, and not all users may make symbolic links.
+// IsMissing reports whether a call has failed because the system cannot do such a thing: wine has
+// no Unix sockets, and not all users may make symbolic links.
 func IsMissing(err error) bool {
 	for _, e := range []error{errors.ErrUnsupported, windows.WSAEAFNOSUPPORT, windows.WSAESOCKTNOSUPPORT, windows.ERROR_PRIVILEGE_NOT_HELD} {
 		if errors.Is(err, e) {
