@@ -20,22 +20,22 @@ func Process(nc net.Conn) (pid int, program string) {
 		return 0, ""
 	}
 	cred, err := peerOf(uc)
-	if err != nil || cred.pid <= 0 {
+	if err != nil || cred.PID <= 0 {
 		return 0, ""
 	}
-	program, _ = stat(cred.pid)
-	return cred.pid, program
+	program, _ = stat(cred.PID)
+	return cred.PID, program
 }
 
 // processAt describes the process at the other end of nc: its number, its name, and whether it is
 // stopped.
 func processAt(nc *net.UnixConn) string {
 	cred, err := peerOf(nc)
-	if err != nil || cred.pid <= 0 {
+	if err != nil || cred.PID <= 0 {
 		return "a process of another container"
 	}
-	who := fmt.Sprintf("process %d", cred.pid)
-	name, state := stat(cred.pid)
+	who := fmt.Sprintf("process %d", cred.PID)
+	name, state := stat(cred.PID)
 	if name != "" {
 		who = fmt.Sprintf("%s (%s)", who, name)
 	}

@@ -104,8 +104,8 @@ func dialUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 	}
 	uc := nc.(*net.UnixConn)
 	cred, err := peerOf(uc)
-	if err == nil && !mayServe(cred.uid, filepath.Dir(path)) {
-		err = fmt.Errorf("directory: connecting to %s: %w: process %d of user %d serves there", path, ErrUntrusted, cred.pid, cred.uid)
+	if err == nil && !mayServe(cred.UID, filepath.Dir(path)) {
+		err = fmt.Errorf("directory: connecting to %s: %w: process %d of user %d serves there", path, ErrUntrusted, cred.PID, cred.UID)
 	}
 	if err != nil {
 		uc.Close()

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/os/peercred"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,20 +48,13 @@ func checkPrivate(dir string) error {
 		ErrUntrusted, dir, os.Geteuid(), fi.Mode(), owner)
 }
 
-// credentials are the process and the user at the other end of a Unix socket. pid is 0 if the
-// kernel does not tell.
-type credentials struct {
-	pid int
-	uid uint32
-}
-
 // peerOf returns the process and the user at the other end of nc.
-func peerOf(nc *net.UnixConn) (c credentials, err error) {
+func peerOf(nc *net.UnixConn) (c peercred.Credentials, err error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		return c, err
 	}
-	if e := raw.Control(func(fd uintptr) { c, err = socketPeer(int(fd)) }); e != nil {
+	if e := raw.Control(func(fd uintptr) { c, err = peercred.Of(int(fd)) }); e != nil {
 		return c, e
 	}
 	if err != nil {
@@ -76,10 +70,10 @@ func allowed(nc *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
-	if uid := int(cred.uid); uid != 0 && uid != os.Geteuid() {
+	if uid := int(cred.UID); uid != 0 && uid != os.Geteuid() {
 		// Cause: the process runs as another user than the directory. Remedy: run all programs of a
 		// node as one user.
-		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.pid, cred.uid, os.Geteuid())
+		return fmt.Errorf("%w: process %d is of user %d, and the directory of user %d", wire.ErrForbidden, cred.PID, cred.UID, os.Geteuid())
 	}
 	return nil
 }
