@@ -5,10 +5,14 @@
 package memfd
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
+
+// ErrUnsealed is returned for a descriptor that is not a file as Create makes it.
+var ErrUnsealed = errors.New("memfd: the file is not sealed, or has another size")
 
 // Dup returns another descriptor of the same file.
 func Dup(fd int) (int, error) {

@@ -20,9 +20,6 @@ const (
 	mine  = fixed | unix.F_SEAL_FUTURE_WRITE
 )
 
-// ErrUnsealed is returned for a descriptor that is not a file as Create makes it.
-var ErrUnsealed = errors.New("memfd: the file is not sealed, or has another size")
-
 // Create makes a file of size bytes and maps it for reading and writing. The descriptor is for
 // passing to other processes. The caller closes it. If ctx ends before all memory is allocated,
 // Create fails with its cause.
