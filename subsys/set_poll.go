@@ -35,7 +35,7 @@ type set struct {
 // A watch is what a set knows of one descriptor.
 type watch struct {
 	wants bool // for room to write
-	vain  int  // consecutive calls of the source that delivered nothing
+	vain  int  // consecutive calls of the source that delivered nothing and left input unread
 	until time.Time
 }
 
@@ -150,12 +150,18 @@ func (s *set) handled(fd int32, on Readiness, frames int) {
 	w := s.watched[fd]
 	switch {
 	case w == nil || on&Readable == 0:
-	case frames > 0:
+	case frames > 0 || !hasInput(fd):
 		w.vain = 0
 	default:
 		w.vain++
 		w.until = time.Now().Add(vainTime)
 	}
+}
+
+// hasInput reports whether there is still something to read.
+func hasInput(fd int32) bool {
+	n, _ := poll([]pollFd{{Fd: pollable(int(fd)), Events: pollIn}}, 0)
+	return n > 0
 }
 
 // isWake reports whether fd is the one by which wake ends await.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package shm
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -27,41 +25,6 @@ func (a address) String() string {
 		return scheme + a.node + "/" + a.name
 	}
 	return scheme + a.node + "/" + a.folder + "/" + a.name
-}
-
-// nodeName returns the name of this node in addresses. It stands for this boot of the kernel, this
-// network and user namespace, and this user or the group that may connect. A process for which the
-// name is another one cannot dial the abstract sockets of this node.
-func (t transport) nodeName() (string, error) {
-	boot, err := bootID()
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	h.Write(boot)
-	for _, ns := range []string{"net", "user"} {
-		id, err := os.Readlink("/proc/self/ns/" + ns)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintln(h, id)
-	}
-	if t.group != nil {
-		fmt.Fprintln(h, "group", *t.group)
-	} else {
-		fmt.Fprintln(h, os.Getuid())
-	}
-	return shorten(h.Sum(nil)), nil
-}
-
-// bootID returns the boot of this kernel and, on a big-endian machine, that it is one: numbers in
-// shared memory have the machine's order, and qemu-user runs processes of the other one.
-func bootID() ([]byte, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
-		id = append(id, "big\n"...)
-	}
-	return id, err
 }
 
 // shorten returns the part of a hash that is in addresses.
@@ -97,7 +60,3 @@ func isPlain(s string) bool {
 	}
 	return s != "" && len(s) <= 40
 }
-
-// socket returns the abstract name at which a port listens. @ stands for the zero byte. The name is
-// in no file system, so a process that is killed leaves nothing behind.
-func socket(node, name string) string { return "@rocl-shm-" + node + "-" + name }

@@ -1,19 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package shm
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"os"
-	"strconv"
 	"sync/atomic"
-	"unsafe"
 
-	"github.com/rocl-go/rocl/internal/os/futex"
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -27,9 +20,13 @@ type bell struct {
 	word *atomic.Uint64
 	mem  []byte
 	page int // the word's descriptor, which is passed to peers; -1 for a peer's bell
-	fd   int // the eventfd, never read: each write is an edge for epoll; -1 for another user's bell
 
-	// The word on which a peer's context naps; nil for the port's own bell.
+	// What the poller of the port watches, on Linux an eventfd, never read: each write is an edge
+	// for epoll. -1 for a peer that is rung by notes.
+	fd int
+
+	// The word on which a peer's context naps; nil for the port's own bell, and where no context
+	// naps.
 	nap    *atomic.Uint32
 	napMem []byte
 }
@@ -39,83 +36,11 @@ const (
 	modePeriod = modeMask + 1 // added for each new period
 )
 
-func newBell() (*bell, error) {
-	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
-	if err != nil {
-		return nil, err
-	}
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		memfd.Unmap(mem)
-		memfd.Close(page)
-		return nil, os.NewSyscallError("eventfd", err)
-	}
-	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
-	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
-	return b, nil
-}
-
-// openBell maps the bell that a peer has passed on. fd is its eventfd, or -1 if notes are sent
-// instead. Unless openBell fails, the bell owns fd.
-func openBell(page, nap, fd int) (*bell, error) {
-	if fd >= 0 { // a write to another kind of file could block
-		name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-		flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-		if err != nil || name != "anon_inode:[eventfd]" || flags&unix.O_NONBLOCK == 0 {
-			return nil, errors.New("the bell of a peer is no eventfd")
-		}
-	}
-	mem, err := memfd.Open(page, bellLen)
-	if err != nil {
-		return nil, fmt.Errorf("mapping the bell of a peer: %w", err)
-	}
-	napMem, err := memfd.OpenShared(nap, subsys.NapPageLen)
-	if err != nil {
-		memfd.Unmap(mem)
-		return nil, fmt.Errorf("mapping the nap page of a peer: %w", err)
-	}
-	return &bell{
-		word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: -1, fd: fd,
-		nap: (*atomic.Uint32)(unsafe.Pointer(&napMem[0])), napMem: napMem,
-	}, nil
-}
-
 // setMode publishes the idle mode of this context.
 func (b *bell) setMode(how subsys.IdleMode) {
 	// Each call begins a new period, also with the same mode. A peer that rang in the last period
 	// rings again.
 	b.word.Store(((b.word.Load() &^ modeMask) + modePeriod) | uint64(how))
-}
-
-// ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller
-// must have published its records before.
-func (c *conn) ring() {
-	b := c.bell
-	w := b.word.Load()
-	how := subsys.IdleMode(w & modeMask)
-	if how == subsys.Awake || c.rungAt.Swap(w) == w {
-		return
-	}
-	if how == subsys.Napping {
-		c.port.cfg.Count.Writes.Add(1)
-		b.nap.Add(1)
-		futex.Wake(b.nap)
-		return
-	}
-	c.wake()
-}
-
-// wake wakes the peer's context out of epoll_wait. It never blocks. Another user's eventfd could
-// be made blocking and full after any check, so such a peer is sent a note. If the socket is full
-// of notes, the peer has one to wake up for.
-func (c *conn) wake() {
-	if c.bell.fd < 0 {
-		_ = c.sendNote(noteRing, 0, 0, -1)
-		return
-	}
-	one := [8]byte{1}
-	c.port.cfg.Count.Writes.Add(1)
-	_, _ = unix.Write(c.bell.fd, one[:])
 }
 
 func (b *bell) close() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux
 
 package shm
 
@@ -66,7 +66,7 @@ func TestHeldWhenClosed(t *testing.T) {
 	for _, what := range []string{"sender's connection", "receiver's connection", "sender", "receiver"} {
 		t.Run(what, func(t *testing.T) {
 			b := start(t)
-			try.Get(b.Poller().NapPage())(t) // the page stays until the Poller is closed
+			makeNapPage(t, b)
 			_, before := resources()
 			a := start(t)
 			near, far := pair(t, a, b)

@@ -45,7 +45,7 @@ func TestFolder(t *testing.T) {
 	leave("young", time.Now())
 	leave("dead", old)
 	try.OK(t, os.Chtimes(a.path("living"), old, old))
-	a.sweep()
+	sweep(a.dir(), socketPrefix)
 	for name, want := range map[string]bool{"living": true, "young": true, "dead": false} {
 		fi, err := os.Lstat(filepath.Join(dir, socketPrefix+name))
 		try.Equal(t, err == nil, want, "%s: %v", name, err)

@@ -6,9 +6,7 @@ package shm
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 	"testing"
@@ -21,12 +19,6 @@ import (
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
 )
-
-// startGroup starts a node whose transport was made for this process's group.
-func startGroup(t testing.TB) *node {
-	t.Helper()
-	return startOver(t, ForGroup(os.Getegid()))
-}
 
 // A group member makes its bell blocking and full, reads nothing, and reports again and again that
 // it sleeps. Ringing its bell must not block.
@@ -213,28 +205,6 @@ func TestUnadmittedUsers(t *testing.T) {
 	exe.Kill()
 	_ = s.wantDown(t)
 	_, _ = s.release()
-}
-
-// crowd opens many sockets as another user and sends nothing.
-func crowd(at string) any {
-	var all []*net.UnixConn
-	for range 40 {
-		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: at, Net: "unixpacket"})
-		if err != nil {
-			return err
-		}
-		all = append(all, c)
-	}
-	b := make([]byte, 100)
-	_ = all[39].SetReadDeadline(time.Now().Add(testTimeout))
-	if _, err := all[39].Read(b); errors.Is(err, os.ErrDeadlineExceeded) {
-		return "the last one was not closed"
-	}
-	_ = all[0].SetReadDeadline(time.Now().Add(time.Millisecond))
-	if _, err := all[0].Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
-		return "the first one was closed before the last"
-	}
-	return "the last one was closed first"
 }
 
 // Admitted peers share what a port maps. Each has the minimum, all together have no more than the

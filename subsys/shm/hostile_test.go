@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux
 
 package shm
 
@@ -270,36 +270,21 @@ func TestFlippedWords(t *testing.T) {
 	eventually.True(t, "the connections are gone", func() bool { return conns(n) == 1 && conns(evil) == 0 })
 }
 
-// A peer that sends nothing, or nonsense, instead of a hello is refused.
-func TestInvalidHello(t *testing.T) {
-	n := start(t)
+// A badHello is what a peer sends instead of a hello, with descriptors.
+type badHello struct {
+	b   []byte
+	fds []int
+}
+
+// refuses checks that n refuses each of the hellos, and no descriptor stays. Another connection
+// works all the time.
+func (n *node) refuses(t *testing.T, hellos []badHello) {
 	near, far := pair(t, start(t), n)
-	at := &net.UnixAddr{Name: n.socket(t), Net: "unixpacket"}
-	var p [2]int
-	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
-	defer unix.Close(p[0])
-	defer unix.Close(p[1])
-	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
-	try.OK(t, err)
-	defer memfd.Unmap(mem)
-	defer memfd.Close(seg)
-	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
-	nap := try.Get(n.Poller().NapPage())(t)
-	h := hello()
-	other := h
-	other[8]++
+	at := &net.UnixAddr{Name: n.socket(t), Net: network}
 	good(t, near, far) // maps the memory that the connection needs
 	before, _ := resources()
-	for i, s := range []struct {
-		b   []byte
-		fds []int
-	}{
-		{nil, nil}, {[]byte("x"), nil}, {h[:], nil}, {h[:], []int{seg, page}}, {h[:], []int{seg, page, bell}}, {h[:], []int{seg, page, nap, p[1]}},
-		{h[:], []int{p[0], page, nap, bell}}, {h[:], []int{page, seg, nap, bell}}, {other[:], []int{seg, page, nap, bell}}, {append(h[:], 0), nil},
-		{h[:], []int{seg, page, p[0], bell}}, {h[:], []int{seg, page, page, bell}}, {h[:], []int{seg, page, seg, bell}}, {h[:], []int{seg, page, nap, bell, p[0]}},
-		{h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
-	} {
-		c := try.Get(net.DialUnix("unixpacket", nil, at))(t)
+	for i, s := range hellos {
+		c := try.Get(net.DialUnix(network, nil, at))(t)
 		if s.b != nil {
 			var oob []byte
 			if s.fds != nil {
@@ -330,7 +315,7 @@ func TestSilentListener(t *testing.T) {
 	n := start(t)
 	node := n.Port.(*port).addr.node
 	name := newName()
-	l := try.Get(net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, name), Net: "unixpacket"}))(t)
+	l := try.Get(net.ListenUnix(network, &net.UnixAddr{Name: n.Port.(*port).socket(name), Net: network}))(t)
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux
 
 package shm
 
@@ -69,6 +69,21 @@ func startOver(t testing.TB, tr subsys.Transport) *node {
 	return n
 }
 
+// startGroup starts a node whose transport was made for this process's group.
+func startGroup(t testing.TB) *node {
+	t.Helper()
+	needGroups(t)
+	return startOver(t, ForGroup(os.Getegid()))
+}
+
+// needGroups skips a test where users of a group do not share memory.
+func needGroups(t testing.TB) {
+	t.Helper()
+	if !hasGroups {
+		t.Skip("no memory is shared between users on this system")
+	}
+}
+
 func (n *node) dial(addr string) (*sink, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
@@ -94,10 +109,10 @@ func (n *node) accepted(t testing.TB) *sink {
 	return eventually.Value(t, "an accepted connection", n.taken)
 }
 
-// socket returns the abstract name at which n listens.
+// socket returns the name or path of the socket at which n listens.
 func (n *node) socket(t testing.TB) string {
 	a := try.Get(parse(n.Port.Addr()))(t)
-	return socket(a.node, a.name)
+	return n.Port.(*port).socket(a.name)
 }
 
 // mapped returns how many arenas of the peer of s are mapped in n.
@@ -332,7 +347,7 @@ func resources() (fds, maps int) {
 		}
 	}
 	b, _ := os.ReadFile("/proc/self/maps")
-	return fds, strings.Count(string(b), "memfd:")
+	return fds, strings.Count(string(b), "memfd:") + strings.Count(string(b), "/rocl-arena-") + strings.Count(string(b), "/rocl-shm-")
 }
 
 // conns returns how many connections a node still holds.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package shm
 
@@ -52,10 +52,10 @@ func (c *conn) sendNoteHops(kind, hops, arena uint32, size uint64, fd int) error
 // and whether the socket has ended.
 func (c *conn) readNotes(most int) (more, ended bool, err error) {
 	for range most {
-		var b [noteLen + 1]byte
+		var b [noteLen + spare]byte
 		var oob [24]byte // room for two descriptors, because one is padded to 8 bytes; no note may have two
 		c.port.cfg.Count.Reads.Add(1)
-		n, oobn, flags, _, err := unix.Recvmsg(c.sock, b[:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, err := recvmsg(c.sock, b[:], oob[:])
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return false, false, nil

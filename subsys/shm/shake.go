@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package shm
 
@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The hello, which each end sends first, with descriptors: its segment, the word of its bell, the
-// page its context naps on, and, between processes of one user only, the bell's eventfd. The
+// The hello, which each end sends first, with descriptors: its segment, and those of its bell. The
 // dialling end sends first.
 const (
 	helloLen = 24
@@ -88,10 +87,11 @@ func (p *port) connect(uc *net.UnixConn, isBeside, first bool) (_ *conn, err err
 		return nil, err
 	}
 	defer memfd.Close(segment)
-	fds, err := c.helloDescriptors(segment)
+	bell, err := c.bellDescriptors()
 	if err != nil {
 		return nil, err
 	}
+	fds := append([]int{segment}, bell...)
 	if first {
 		if err := sendHello(uc, fds); err != nil {
 			return nil, err
@@ -125,8 +125,8 @@ func (c *conn) identifyPeer(raw syscall.RawConn, isBeside bool) error {
 	if err != nil {
 		return err
 	}
-	c.remote = fmt.Sprintf("%s%s/%d", scheme, c.port.addr.node, cred.Pid) // Dial replaces it by the address
-	c.ofUser = int(cred.Uid) == os.Getuid()
+	c.remote = fmt.Sprintf("%s%s/%d", scheme, c.port.addr.node, cred.PID) // Dial replaces it by the address
+	c.ofUser = int(cred.UID) == os.Getuid()
 	return nil
 }
 
@@ -145,21 +145,6 @@ func (c *conn) makeSegment() (fd int, err error) {
 	return fd, nil
 }
 
-// helloDescriptors returns the descriptors that go with the hello of this end. They stay their
-// owners'.
-func (c *conn) helloDescriptors(segment int) ([]int, error) {
-	p := c.port
-	nap, err := c.poller.NapPage()
-	if err != nil {
-		return nil, err
-	}
-	if c.isWary() {
-		c.poller.BoundNaps()
-		return []int{segment, p.bell.page, nap}, nil
-	}
-	return []int{segment, p.bell.page, nap, p.bell.fd}, nil
-}
-
 // sendHello sends the hello of this end with its descriptors.
 func sendHello(uc *net.UnixConn, fds []int) error {
 	h := hello()
@@ -169,13 +154,15 @@ func sendHello(uc *net.UnixConn, fds []int) error {
 
 // readHello reads the hello of the other end and maps the memory that came with it.
 func (c *conn) readHello(uc *net.UnixConn) error {
-	var b [helloLen + 1]byte
+	var b [helloLen + spare]byte
 	oob := make([]byte, unix.CmsgSpace(4*mostFDs))
 	n, oobn, flags, _, err := uc.ReadMsgUnix(b[:], oob)
 	fds, e := descriptors(oob[:oobn])
 	defer func() {
 		for _, fd := range fds {
-			unix.Close(fd)
+			if fd >= 0 { // -1: the bell keeps the descriptor
+				unix.Close(fd)
+			}
 		}
 	}()
 	switch {
@@ -190,26 +177,15 @@ func (c *conn) readHello(uc *net.UnixConn) error {
 	case n != helloLen || [helloLen]byte(b[:helloLen]) != hello():
 		return broken("not a hello of version %d", version)
 	}
-	bell, given := -1, 3
-	if !c.isWary() {
-		given = 4
-	}
-	if len(fds) != given {
+	if len(fds) != 1+c.bellFDs() {
 		return broken("a hello with %d descriptors", len(fds))
-	}
-	if given == 4 {
-		bell = fds[3]
 	}
 	theirs, err := memfd.Open(fds[0], segmentLen)
 	if err != nil {
 		return fmt.Errorf("mapping the segment of a peer: %w", err)
 	}
 	c.theirs = newSegment(theirs)
-	if c.bell, err = openBell(fds[1], fds[2], bell); err != nil {
-		return err
-	}
-	fds = fds[:3] // the bell owns the fourth now
-	return nil
+	return c.takeBell(fds[1:])
 }
 
 // descriptors returns the descriptors that came with a message.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package shm
 
@@ -93,71 +93,15 @@ func (t transport) Listen(addr string, cfg subsys.Config) (subsys.Port, error) {
 	return p, nil
 }
 
-// listen makes the sockets of the port at addr, or at an address of its own if addr is "".
-func (p *port) listen(addr, node string) error {
-	if p.cfg.Folder != "" {
-		d, err := openFolder(p.cfg.Folder)
-		if err != nil {
-			// Cause: the folder of the directory's socket cannot be written. Remedy: make it
-			// writable, if containers share it.
-			p.cfg.Logger.Warn("shm: contexts in other containers may not reach this one", "folder", p.cfg.Folder, "err", err)
-		}
-		p.folder = d
-	}
-	p.addr = address{node: node, name: newName()}
-	if p.folder != nil {
-		p.addr.folder = p.folder.name
-	}
-	if addr != "" {
-		at, err := parse(addr)
-		if err != nil {
-			return err
-		}
-		if at.node != node || at.folder != "" && at.folder != p.addr.folder {
-			return fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
-		}
-		p.addr = at
-	}
-	var err error
-	p.ln, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket(node, p.addr.name), Net: "unixpacket"})
-	if err != nil {
-		return fmt.Errorf("shm: listening on %s: %w: %w", p.addr, subsys.ErrUnavailable, err)
-	}
-	if p.addr.folder == "" {
-		return nil
-	}
-	if p.beside, err = p.folder.listen(p.addr.name); err != nil {
-		p.cfg.Logger.Warn("shm: contexts in other containers may not reach this one", "folder", p.cfg.Folder, "err", err)
-		p.addr.folder = ""
-	}
-	return nil
-}
-
-// unlisten closes what listen has opened.
-func (p *port) unlisten() (err error) {
-	if p.ln != nil {
-		err = p.ln.Close()
-	}
-	if p.beside != nil {
-		err = errors.Join(err, p.beside.Close()) // removes the socket
-	}
-	if p.folder != nil {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.folder.close()
-	}
-	return err
-}
-
 // A port is the shared memory port of one context. While its lock is held, only that of the Poller
 // is taken.
 type port struct {
 	cfg     subsys.Config
 	group   *int // group whose members may connect; nil: the same user only
 	addr    address
-	ln      *net.UnixListener // at the abstract name
-	folder  *folder           // nil if there is none
-	beside  *net.UnixListener // in the folder; nil if there is none
+	ln      *net.UnixListener
+	beside  *net.UnixListener // beside the directory's socket; nil if there is none
+	meeting meeting           // where the sockets are
 	running sync.WaitGroup
 	pending chan struct{}
 	budget  budget
@@ -189,11 +133,6 @@ func (p *port) Addr() string { return p.addr.String() }
 func (p *port) Reaches(addr string) bool {
 	a, err := parse(addr)
 	return err == nil && (a.node == p.addr.node || p.meets(a))
-}
-
-// meets reports whether the port of an address has a socket in the folder of this port.
-func (p *port) meets(a address) bool {
-	return p.folder != nil && a.folder == p.folder.name
 }
 
 // accept makes connections of the sockets that peers have dialled. isBeside is set for those in the
@@ -241,25 +180,25 @@ func (p *port) begin(uc *net.UnixConn, isBeside bool) (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if int(cred.Uid) == os.Getuid() {
+	if int(cred.UID) == os.Getuid() {
 		return func() {}, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.silent[cred.Uid] >= maxSilent || p.silentTotal >= maxPending-maxSilent {
-		return nil, fmt.Errorf("user %d has %d connections that are not admitted yet, of %d of all other users", cred.Uid, p.silent[cred.Uid], p.silentTotal)
+	if p.silent[cred.UID] >= maxSilent || p.silentTotal >= maxPending-maxSilent {
+		return nil, fmt.Errorf("user %d has %d connections that are not admitted yet, of %d of all other users", cred.UID, p.silent[cred.UID], p.silentTotal)
 	}
 	if p.silent == nil {
 		p.silent = map[uint32]int{}
 	}
-	p.silent[cred.Uid]++
+	p.silent[cred.UID]++
 	p.silentTotal++
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.silentTotal--
-		if p.silent[cred.Uid]--; p.silent[cred.Uid] == 0 {
-			delete(p.silent, cred.Uid)
+		if p.silent[cred.UID]--; p.silent[cred.UID] == 0 {
+			delete(p.silent, cred.UID)
 		}
 	}), nil
 }
@@ -290,7 +229,7 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 		return nil, fmt.Errorf("shm: dialling %s: %w", addr, err)
 	}
 	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unixpacket", at)
+	nc, err := d.DialContext(ctx, network, at)
 	if err != nil {
 		if isRefused(err) {
 			err = fmt.Errorf("%w: %w", subsys.ErrNoPeer, err)
@@ -305,21 +244,6 @@ func (p *port) Dial(ctx context.Context, addr string, s subsys.Sink) (subsys.Con
 	p.cfg.Count.ConnsOut.Add(1)
 	c.sink = s
 	return c, nil
-}
-
-// socketOf returns the name or path of the socket at which another port can be dialled.
-func (p *port) socketOf(a address) (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return "", subsys.ErrClosed
-	case a.node == p.addr.node:
-		return socket(a.node, a.name), nil
-	case p.meets(a):
-		return p.folder.path(a.name), nil
-	}
-	return "", fmt.Errorf("%w: this node is %s", subsys.ErrAddress, p.addr.node)
 }
 
 // track records a socket during its handshake, so that Close can end the handshake and wait for its

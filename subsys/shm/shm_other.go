@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux || portable
+//go:build !(linux || darwin || freebsd || netbsd || openbsd)
 
 package shm
 
@@ -23,5 +23,5 @@ type transport struct{}
 func (transport) Name() string { return "shm" }
 
 func (transport) Listen(string, subsys.Config) (subsys.Port, error) {
-	return nil, fmt.Errorf("shm: %w: memory is shared on Linux alone: %w", subsys.ErrUnavailable, errors.ErrUnsupported)
+	return nil, fmt.Errorf("shm: %w: no memory is shared on this system: %w", subsys.ErrUnavailable, errors.ErrUnsupported)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && !portable
+//go:build !portable
 
 package shm
 
@@ -8,13 +8,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,11 +25,8 @@ type folder struct {
 	owner int    // the user whose processes are trusted as those of this process's user; -1 if none
 }
 
-const (
-	socketPrefix = ".rocl-shm-" // of the sockets in a folder, before the name of the port
-	sweepMost    = 64           // sockets at which a new port looks
-	sweepAge     = time.Minute  // of a socket that may be removed: a younger one may not be bound yet
-)
+// socketPrefix is before the name of a port in the name of its socket in a folder.
+const socketPrefix = ".rocl-shm-"
 
 // openFolder opens a folder for the sockets of ports.
 func openFolder(path string) (*folder, error) {
@@ -59,12 +53,13 @@ func openFolder(path string) (*folder, error) {
 	return d, nil
 }
 
-// path returns the path of a port's socket. A path by the folder's descriptor is short, however
-// long the path of the folder is: the kernel takes 107 bytes. It stays right when the process
-// changes its working directory.
-func (d *folder) path(name string) string {
-	return "/proc/self/fd/" + strconv.Itoa(int(d.f.Fd())) + "/" + socketPrefix + name
-}
+// path returns the path of a port's socket.
+func (d *folder) path(name string) string { return d.dir() + "/" + socketPrefix + name }
+
+// dir returns the path of the folder by its descriptor. It is short, however long the folder's own
+// path is: the kernel takes 107 bytes for a socket. It stays right when the process changes its
+// working directory.
+func (d *folder) dir() string { return "/proc/self/fd/" + strconv.Itoa(int(d.f.Fd())) }
 
 // trusts reports whether processes of a user may be peers. They are those for which the directory's
 // socket serves: of the same user, and of root. Root trusts the owner of the folder.
@@ -75,12 +70,12 @@ func (d *folder) trusts(uid uint32) bool {
 // listen makes the socket of a port. Only processes that may connect to the directory may connect
 // to it.
 func (d *folder) listen(name string) (*net.UnixListener, error) {
-	d.sweep()
+	sweep(d.dir(), socketPrefix)
 	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		_, err := onSocket(raw, func(fd int) (any, error) { return nil, unix.Fchmod(fd, 0o600) })
 		return err
 	}}
-	ln, err := lc.Listen(context.Background(), "unixpacket", d.path(name))
+	ln, err := lc.Listen(context.Background(), network, d.path(name))
 	if err != nil {
 		return nil, err
 	}
@@ -88,41 +83,6 @@ func (d *folder) listen(name string) (*net.UnixListener, error) {
 		_ = os.Lchown(d.path(name), d.owner, -1) // or else the owner's processes cannot connect, and this one connects to them
 	}
 	return ln.(*net.UnixListener), nil
-}
-
-// sweep removes sockets that killed processes have left. It looks at a sample, so the time does not
-// depend on the number of contexts, and few dead sockets remain among many living ones.
-func (d *folder) sweep() {
-	names, err := os.ReadDir("/proc/self/fd/" + strconv.Itoa(int(d.f.Fd())))
-	if err != nil {
-		return
-	}
-	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	looked := 0
-	for _, e := range names {
-		name, ok := strings.CutPrefix(e.Name(), socketPrefix)
-		if !ok {
-			continue
-		}
-		if looked++; looked > sweepMost {
-			return
-		}
-		if fi, err := e.Info(); err == nil && time.Since(fi.ModTime()) > sweepAge && isDead(d.path(name)) {
-			_ = os.Remove(d.path(name))
-		}
-	}
-}
-
-// isDead reports whether no process has the socket at a path. It connects with another type of
-// socket, which the kernel refuses with EPROTOTYPE if a process has the socket. That process does
-// not notice.
-func isDead(path string) bool {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
 }
 
 func (d *folder) close() { d.f.Close() }

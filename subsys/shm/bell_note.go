@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build (linux && portable) || darwin || freebsd || netbsd || openbsd
+
+package shm
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// newBell makes the bell of a port. No peer rings it by fd, which only makes the port a Ring of its
+// poller: it is a socket that receives nothing.
+func newBell() (*bell, error) {
+	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := datagramSocket()
+	if err != nil {
+		memfd.Unmap(mem)
+		memfd.Close(page)
+		return nil, err
+	}
+	_ = unix.SetNonblock(fd, true)
+	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
+	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
+	return b, nil
+}
+
+// ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller
+// must have published its records before.
+func (c *conn) ring() {
+	w := c.bell.word.Load()
+	if subsys.IdleMode(w&modeMask) != subsys.Awake && c.rungAt.Swap(w) != w {
+		c.wake()
+	}
+}
+
+// wake wakes the peer's context by a note, which the poller of that context notices. If the socket
+// is full of notes, the peer has one to wake up for.
+func (c *conn) wake() { _ = c.sendNote(noteRing, 0, 0, -1) }
+
+// bellFDs returns how many descriptors follow the segment in a hello: that of the bell's word.
+func (*conn) bellFDs() int { return 1 }
+
+// bellDescriptors returns that descriptor of this end. It stays its owner's.
+func (c *conn) bellDescriptors() ([]int, error) { return []int{c.port.bell.page}, nil }
+
+// takeBell maps the peer's bell.
+func (c *conn) takeBell(fds []int) error {
+	mem, err := memfd.Open(fds[0], bellLen)
+	if err != nil {
+		return fmt.Errorf("mapping the bell of a peer: %w", err)
+	}
+	c.bell = &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: -1, fd: -1}
+	return nil
+}

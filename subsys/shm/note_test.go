@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && portable
+
+package shm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rocl-go/rocl/internal/os/memfd"
+	"github.com/rocl-go/rocl/internal/testkit/try"
+	"github.com/rocl-go/rocl/subsys"
+	"golang.org/x/sys/unix"
+)
+
+// hasGroups is whether users of a group share memory on this system.
+const hasGroups = false
+
+// makeNapPage does nothing: no context naps on this system.
+func makeNapPage(*testing.T, *node) {}
+
+// A peer that sends nothing, or nonsense, instead of a hello is refused.
+func TestInvalidHello(t *testing.T) {
+	n := start(t)
+	var p [2]int
+	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
+	try.OK(t, err)
+	defer memfd.Unmap(mem)
+	defer memfd.Close(seg)
+	writable := try.Get(os.CreateTemp(t.TempDir(), ""))(t)
+	defer writable.Close()
+	try.OK(t, writable.Truncate(segmentLen))
+	page := n.Port.(*port).bell.page
+	h := hello()
+	other := h
+	other[8]++
+	n.refuses(t, []badHello{
+		{nil, nil}, {[]byte("x"), nil}, {h[:], nil}, {h[:], []int{seg}}, {h[:], []int{seg, page, page}}, {h[:], []int{p[0], page}},
+		{h[:], []int{seg, p[0]}}, {h[:], []int{page, seg}}, {other[:], []int{seg, page}}, {h[:20], []int{seg, page}},
+		{h[:], []int{int(writable.Fd()), page}}, {h[:], []int{seg, page, p[1], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0], p[0]}},
+	})
+}
+
+// Ports of a user meet in a folder that is that user's alone. They do not meet in a folder that
+// other users can enter, or in one that is a link.
+func TestMeeting(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, path string) error
+		isRight bool
+	}{
+		"none":    {func(*testing.T, string) error { return nil }, true},
+		"private": {func(_ *testing.T, path string) error { return os.Mkdir(path, 0o700) }, true},
+		"open":    {func(_ *testing.T, path string) error { return os.Mkdir(path, 0o755) }, false},
+		"a file":  {func(_ *testing.T, path string) error { return os.WriteFile(path, nil, 0o600) }, false},
+		"a link":  {func(t *testing.T, path string) error { return os.Symlink(t.TempDir(), path) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newTemp(t)
+			try.OK(t, c.prepare(t, path))
+			a, err := open("")
+			if !c.isRight {
+				try.Fails(err)(t, subsys.ErrUnavailable)
+				return
+			}
+			try.OK(t, err)
+			b := start(t)
+			if !b.Port.Reaches(a.Port.Addr()) {
+				t.Error("ports of one folder do not reach each other")
+			}
+			_, _ = pair(t, b, a)
+			try.Check(t, a.Close())
+			left := try.Get(filepath.Glob(path + "/" + socketPrefix + "*"))(t)
+			if len(left) != 1 || !strings.HasSuffix(b.Port.Addr(), strings.TrimPrefix(filepath.Base(left[0]), socketPrefix)) {
+				t.Errorf("after a port was closed there are %q", left)
+			}
+		})
+	}
+}
+
+// Folders in different places have different names, and a port of one does not dial into the
+// other.
+func TestMeetingsApart(t *testing.T) {
+	_ = newTemp(t)
+	a := start(t)
+	_ = newTemp(t)
+	b := start(t)
+	if a.Port.Reaches(b.Port.Addr()) {
+		t.Error("ports of two folders reach each other")
+	}
+	try.Fails(a.Port.Dial(t.Context(), b.Port.Addr(), newSink(nil)))(t, subsys.ErrAddress)
+	c := start(t)
+	if !b.Port.Reaches(c.Port.Addr()) {
+		t.Error("the name of a folder has changed")
+	}
+	try.Rejects(openOver(ForGroup(os.Getgid()), ""))(t, "a port for a group")
+}
+
+// newTemp gives the test a folder for temporary files of its own, and returns the path at which
+// ports will meet.
+func newTemp(t *testing.T) string {
+	dir := try.Get(os.MkdirTemp("/tmp", "rocl-test-"))(t) // the path of a socket must be short
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	return fmt.Sprintf("%s/rocl-shm-%d", dir, os.Getuid())
+}
