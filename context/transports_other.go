@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !linux || portable
+//go:build !(linux || darwin || freebsd || netbsd || openbsd)
 
 package context
 
@@ -10,6 +10,6 @@ import (
 	"github.com/rocl-go/rocl/subsys/tcp"
 )
 
-// transports returns the transports of a context without [rocl.WithTransports]. No system but Linux
-// shares memory: a context that was asked for it there would warn of its lack.
+// transports returns the transports of a context without [rocl.WithTransports]. This system shares
+// no memory: a context that was asked for it there would warn of its lack.
 func transports() []subsys.Transport { return []subsys.Transport{inproc.New(), tcp.New()} }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// nap is empty where no transport shares memory: there are no rings, and a Poller never naps.
+// nap is empty: without a futex a Poller never naps.
 type nap struct{ streak int }
 
 func (*nap) slept(time.Duration, int) {}

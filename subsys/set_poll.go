@@ -28,8 +28,9 @@ type set struct {
 
 	isEnded atomic.Bool
 
-	mu      sync.Mutex // guards the following field; a leaf
+	mu      sync.Mutex // guards the following fields; a leaf
 	watched map[int32]*watch
+	one     [1]pollFd // for hasInputLocked
 }
 
 // A watch is what a set knows of one descriptor.
@@ -150,7 +151,7 @@ func (s *set) handled(fd int32, on Readiness, frames int) {
 	w := s.watched[fd]
 	switch {
 	case w == nil || on&Readable == 0:
-	case frames > 0 || !hasInput(fd):
+	case frames > 0 || !s.hasInputLocked(fd):
 		w.vain = 0
 	default:
 		w.vain++
@@ -158,9 +159,10 @@ func (s *set) handled(fd int32, on Readiness, frames int) {
 	}
 }
 
-// hasInput reports whether there is still something to read.
-func hasInput(fd int32) bool {
-	n, _ := poll([]pollFd{{Fd: pollable(int(fd)), Events: pollIn}}, 0)
+// hasInputLocked reports whether there is still something to read. mu must be held.
+func (s *set) hasInputLocked(fd int32) bool {
+	s.one[0] = pollFd{Fd: pollable(int(fd)), Events: pollIn}
+	n, _ := poll(s.one[:], 0)
 	return n > 0
 }
 

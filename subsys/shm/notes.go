@@ -6,7 +6,6 @@ package shm
 
 import (
 	"errors"
-	"os"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
@@ -21,8 +20,10 @@ const (
 	noteGone  = 2
 	noteRing  = 3 // a ring of the bell, between users, instead of an eventfd
 
-	// The most bytes of an arena: those of the largest message, rounded up to a page.
-	mostArena = subsys.MaxPayload + 4096
+	// The size of an arena is a multiple of arenaUnit, also where pages are larger. The most is that
+	// of the largest message, rounded up.
+	arenaUnit = 4096
+	mostArena = subsys.MaxPayload + arenaUnit
 
 	mostNotes = 64      // notes that are read before another connection has its turn
 	allNotes  = 1 << 12 // notes that a connection reads to find a certain one: more than a socket holds
@@ -99,7 +100,7 @@ func (in *receiver) note(c *conn, b []byte, fds []int) error {
 	switch {
 	case kind != noteArena && hops != 0:
 		return broken("note %d with %d hops", kind, hops)
-	case kind == noteArena && a == nil && len(fds) == 1 && hops <= mostHops && size <= mostArena && size%uint64(os.Getpagesize()) == 0:
+	case kind == noteArena && a == nil && len(fds) == 1 && hops <= mostHops && size <= mostArena && size%arenaUnit == 0:
 		if arenas, bytes := c.granted.get(); len(in.arenas) >= arenas || size > bytes-in.mapped {
 			return broken("arena %d of %d bytes beside %d of %d bytes: more than was granted", id, size, len(in.arenas), in.mapped)
 		}

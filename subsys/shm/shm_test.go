@@ -12,5 +12,5 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	subsystest.Test(t, subsystest.Options{New: shm.New, Lends: true})
+	subsystest.Test(t, subsystest.Options{New: shm.New, Lends: true, Allocs: allocs})
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !portable
+//go:build linux || darwin || freebsd || netbsd || openbsd
 
 package context
 
