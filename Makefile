@@ -9,7 +9,7 @@ long:    ; go test ./ofi -long && go test -timeout 60m -run 'CutAnywhere|TestCal
 cluster: tools ; ROCL_LONG=1 go test -v -count=1 -timeout 4h ./tests/cluster
 cluster-figures: tools ; cd tests/cluster && go test -count=5 -parallel 1 -timeout 1h -run 'TestDeath|TestLoss|TestPartition/halves|TestProcessDeathSeen' -figures
 tools:   ; command -v ip && command -v nft || .ci/install iproute2 nftables
-portable: # what has no epoll, shared memory or index: its code tested on Linux, and built for each system
+portable: # what has no epoll, memfd or index: its code tested on Linux, and built for each system
 	go test -tags portable -short ./subsys/... ./directory/... ./dispatch ./context ./rpc ./bulk
 	go run -tags portable ./cmd/rocl demo
 	go run ./tests/elsewhere darwin/amd64,darwin/arm64,freebsd/amd64,freebsd/arm64,netbsd/amd64,netbsd/arm64,openbsd/amd64,openbsd/arm64,windows/amd64,windows/arm64 work

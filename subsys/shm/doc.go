@@ -17,7 +17,7 @@
 //
 // # Which process writes what
 //
-// All shared memory is in sealed memfds (package memfd). One process writes each of them and others
+// All shared memory is in sealed memfds (package memfd; below for other systems). One process writes each of them and others
 // map it for reading, which the kernel enforces. There are arenas, one segment for each end of a
 // connection, and one bell for each port. The only exception is the page on which naps are slept
 // (below). So there are no locks, a process that dies leaves nothing half written that others would
@@ -143,6 +143,25 @@
 // that process without a copy. A port for a group passes on nothing that came over another port of
 // any context, because its members may read only what is sent to the group. What came over the port
 // itself may be read by every member already.
+//
+// # Other systems
+//
+// On macOS and the BSDs, and on Linux with the build tag portable, these calls are replaced:
+//
+//	Linux                       other systems
+//	memfd_create, fallocate     a file in TMPDIR, mode 0600, filled with zeros, its name removed
+//	seals                       the descriptor for peers is for reading
+//	SCM_RIGHTS                  the same; macOS sets close-on-exec afterwards
+//	eventfd                     the note that also groups use; the poller watches the conn's socket
+//	futex                       none: a context does not nap
+//	abstract SEQPACKET socket   a stream socket in the folder rocl-shm-UID in TMPDIR, mode 0700
+//	boot id, namespaces         a random number, made with that folder, and the machine's name
+//	SO_PEERCRED                 package peercred
+//	the directory's folder      not used: there are no namespaces
+//
+// Nothing keeps a process from truncating a file that it has made, and a reader would end by
+// SIGBUS. A process of the same user could as well end the reader by a signal, so it is trusted not
+// to. Processes of other users share nothing, and ForGroup is not available.
 //
 // # The memory model
 //

@@ -67,6 +67,12 @@ import (
 // write to the eventfd, else send note 3; 2 naps: add 1 to the page's first word u32 and FUTEX_WAKE
 // one, shared. A process reads it after it has written a record or return, made wanted room, or
 // ended, and acts once for each value.
+//
+// **Without memfds**, on macOS and the BSDs, memory is unlinked files, passed by descriptors for
+// reading. A hello has two: segment and bell, which is rung by note 3. A port listens at the stream
+// socket `rocl-shm-UID/s-NAME` in TMPDIR. NODE stands for the target of the link `number` there,
+// the user, the byte order and the machine's name. LOCAL_PEERCRED, LOCAL_PEEREID or SO_PEERCRED
+// tell the user.
 
 // The layout of the segment of one end of a connection.
 const (

@@ -40,9 +40,10 @@ const (
 )
 
 // New returns the shared memory transport. Its addresses are shm://NODE/NAME. NODE stands for the
-// boot, the namespaces and the user that share memory. Listen makes the pool of the context map
-// memory that can be shared. If the kernel does not give the memory, the socket or the
-// descriptors, Listen fails with subsys.ErrUnavailable and the reason.
+// boot, the namespaces and the user that share memory, or, on systems other than Linux, for a
+// folder of the user. Listen makes the pool of the context map memory that can be shared. If the
+// kernel does not give the memory, the socket or the descriptors, Listen fails with
+// subsys.ErrUnavailable and the reason.
 func New() subsys.Transport { return transport{} }
 
 // ForGroup is New for contexts of several users that are members of a group, given by its number.
@@ -50,7 +51,7 @@ func New() subsys.Transport { return transport{} }
 // shared. A member can do nothing else to another member's process: it cannot block, stop or end
 // it. A faulty member can change a large message that it sent while the receiver reads it. So
 // untrusted data must be copied (Message.Writable) before it is checked. To wake a sleeping context
-// costs a few microseconds more than between processes of one user.
+// costs a few microseconds more than between processes of one user. Only Linux has this transport.
 func ForGroup(gid int) subsys.Transport { return transport{group: &gid} }
 
 type transport struct{ group *int }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A process with the descriptor of a file sees what its maker writes, and can neither write nor
 // truncate the file by that descriptor. No name is left.
-func TestOnlyTheMakerWrites(t *testing.T) {
+func TestReadOnlyForOthers(t *testing.T) {
 	const size = 3*4096 + 100
 	t.Setenv("TMPDIR", t.TempDir())
 	fd, mem, err := Create(t.Context(), "test", size)
