@@ -17,14 +17,15 @@
 //
 // # Which process writes what
 //
-// All shared memory is in sealed memfds (package memfd; below for other systems). One process writes each of them and others
-// map it for reading, which the kernel enforces. There are arenas, one segment for each end of a
-// connection, and one bell for each port. The only exception is the page on which naps are slept
-// (below). So there are no locks, a process that dies leaves nothing half written that others would
-// have to repair, and a faulty process can only damage what it says itself. Records and notes of a
-// peer are copied to private memory and checked before use. Invalid content closes the connection
-// with subsys.ErrProtocol. Lent payloads are not copied: their owner can change them while they are
-// read. A receiver that does not trust the owner calls Message.Writable first, which copies.
+// All shared memory is in sealed memfds (package memfd; below for other systems). One process
+// writes each of them and others map it for reading, which the kernel enforces. There are arenas,
+// one segment for each end of a connection, and one bell for each port. The only exception is the
+// page on which naps are slept (below). So there are no locks, a process that dies leaves nothing
+// half written that others would have to repair, and a faulty process can only damage what it says
+// itself. Records and notes of a peer are copied to private memory and checked before use. Invalid
+// content closes the connection with subsys.ErrProtocol. Lent payloads are not copied: their owner
+// can change them while they are read. A receiver that does not trust the owner calls
+// Message.Writable first, which copies.
 //
 // A segment has its writer's ring of records, the position up to which the writer has read the
 // other ring, and the loans that the writer gives back. A record becomes visible by one atomic

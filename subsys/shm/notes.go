@@ -20,8 +20,8 @@ const (
 	noteGone  = 2
 	noteRing  = 3 // a ring of the bell, between users, instead of an eventfd
 
-	// The size of an arena is a multiple of arenaUnit, also where pages are larger. The most is that
-	// of the largest message, rounded up.
+	// The size of an arena is a multiple of arenaUnit, also where pages are larger. The most is
+	// that of the largest message, rounded up.
 	arenaUnit = 4096
 	mostArena = subsys.MaxPayload + arenaUnit
 
