@@ -26,7 +26,7 @@ import (
 // mapped lets c ask until c has the index of its server.
 func mapped(t *testing.T, c *Client) {
 	t.Helper()
-	sharedmem.Need(t)
+	sharedmem.NeedMemfd(t)
 	eventually.True(t, "an index", func() bool {
 		if _, err := c.Find(t.Context(), list(t, resource.Match{"no": "such"})); err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPartial) {
 			t.Fatal(err)
@@ -298,7 +298,7 @@ func TestIndexDenied(t *testing.T) {
 		}
 		return m, -1, err
 	}
-	sharedmem.Need(t)
+	sharedmem.NeedMemfd(t)
 	if _, fd, err := ask(DialSocket(path), c.self, c.token[:]); err != nil || fd < 0 {
 		t.Fatal(fd, err)
 	} else {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -87,21 +88,31 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A descriptor can be read again and again, whatever it is of, and stays open.
+// A descriptor of a file can be read again and again, and stays open.
 func TestDescriptor(t *testing.T) {
 	file := try.Get(os.Open(write(t, t.TempDir(), "a", 0o600, -1)))(t)
 	defer file.Close()
+	readAgain(t, file)
+}
+
+// readAgain reads the secret by all names of f's descriptor.
+func readAgain(t *testing.T, f *os.File) {
+	t.Helper()
+	for _, form := range []string{"fd:%d", "/dev/fd/%d", "/proc/self/fd/%d", "fd:%d"} {
+		name := fmt.Sprintf(form, f.Fd())
+		try.Equal(t, string(try.Get(Read(name, 100, true))(t)), secret, "%s", name)
+	}
+}
+
+// A descriptor of a pipe can be read again and again, and stays open. An empty pipe is an error.
+func TestPipe(t *testing.T) {
+	sharedmem.NeedMemfd(t)
 	r, w, err := os.Pipe()
 	try.OK(t, err)
 	defer r.Close()
 	try.Get(w.WriteString(secret))(t)
 	w.Close()
-	for _, f := range []*os.File{file, r} {
-		for _, form := range []string{"fd:%d", "/dev/fd/%d", "/proc/self/fd/%d", "fd:%d"} {
-			name := fmt.Sprintf(form, f.Fd())
-			try.Equal(t, string(try.Get(Read(name, 100, true))(t)), secret, "%s", name)
-		}
-	}
+	readAgain(t, r)
 	empty, w, err := os.Pipe()
 	try.OK(t, err)
 	defer empty.Close()
