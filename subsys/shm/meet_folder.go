@@ -54,7 +54,7 @@ func openMeeting() (m meeting, err error) {
 // folder of this user, which has a random number of its own.
 func (t transport) nodeName() (string, error) {
 	if t.group != nil {
-		return "", errors.New("users of a group share memory on Linux alone")
+		return "", fmt.Errorf("users of a group share memory on Linux alone: %w", errors.ErrUnsupported)
 	}
 	m, err := openMeeting()
 	if err != nil {

@@ -6,11 +6,14 @@ package shm
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -58,9 +61,14 @@ func TestMeeting(t *testing.T) {
 	}{
 		"none":    {func(*testing.T, string) error { return nil }, true},
 		"private": {func(_ *testing.T, path string) error { return os.Mkdir(path, 0o700) }, true},
-		"open":    {func(_ *testing.T, path string) error { return os.Mkdir(path, 0o755) }, false},
-		"a file":  {func(_ *testing.T, path string) error { return os.WriteFile(path, nil, 0o600) }, false},
-		"a link":  {func(t *testing.T, path string) error { return os.Symlink(t.TempDir(), path) }, false},
+		"open": {func(_ *testing.T, path string) error {
+			return errors.Join(os.Mkdir(path, 0o700), os.Chmod(path, 0o710))
+		}, false},
+		"a file": {func(_ *testing.T, path string) error { return os.WriteFile(path, nil, 0o600) }, false},
+		"a link to a private folder": {func(t *testing.T, path string) error {
+			private := filepath.Join(t.TempDir(), "private")
+			return errors.Join(os.Mkdir(private, 0o700), os.Symlink(private, path))
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := newTemp(t)
@@ -85,6 +93,32 @@ func TestMeeting(t *testing.T) {
 	}
 }
 
+// Ports do not meet in a folder of another user, even if this process may enter it.
+func TestMeetingOfAnotherUser(t *testing.T) {
+	needRoot(t)
+	path := newTemp(t)
+	try.OK(t, errors.Join(os.Mkdir(path, 0o700), os.Chown(path, 65534, -1)))
+	try.Fails(open(""))(t, subsys.ErrUnavailable)
+}
+
+// A new port removes the socket of a process that was killed, and neither one that a process has
+// nor the number of the folder.
+func TestMeetingAfterKill(t *testing.T) {
+	path := newTemp(t)
+	a := start(t)
+	dead := filepath.Join(path, socketPrefix+"dead")
+	ln := try.Get(net.ListenUnix(network, &net.UnixAddr{Name: dead, Net: network}))(t)
+	ln.SetUnlinkOnClose(false)
+	try.OK(t, ln.Close())
+	old := time.Now().Add(-time.Hour)
+	try.OK(t, errors.Join(os.Chtimes(dead, old, old), os.Chtimes(a.socket(t), old, old)))
+	b := start(t)
+	if _, err := os.Lstat(dead); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket of a killed process: %v", err)
+	}
+	_, _ = pair(t, b, a)
+}
+
 // Folders in different places have different names, and a port of one does not dial into the
 // other.
 func TestMeetingsApart(t *testing.T) {
@@ -100,7 +134,7 @@ func TestMeetingsApart(t *testing.T) {
 	if !b.Port.Reaches(c.Port.Addr()) {
 		t.Error("the name of a folder has changed")
 	}
-	try.Rejects(openOver(ForGroup(os.Getgid()), ""))(t, "a port for a group")
+	try.Fails(openOver(ForGroup(os.Getgid()), ""))(t, errors.ErrUnsupported, "a port for a group")
 }
 
 // newTemp gives the test a folder for temporary files of its own, and returns the path at which
