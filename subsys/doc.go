@@ -57,12 +57,12 @@
 //
 // # Progress
 //
-// The package needs Linux. The descriptors of a context's stream connections are in one epoll set,
-// the [Poller]. A goroutine that waits for a message drives it, by polling or by sleeping in
-// epoll_wait. If no goroutine waits, one is parked in the runtime's poller and watches the set. A
-// transport that receives through memory registers as a [Ring]: each poll looks at the memory. A
-// goroutine that waits for rings alone may sleep on a futex for a short time (Nap), which takes
-// less time than epoll_wait.
+// The descriptors of a context's stream connections are in one set, the [Poller]: an epoll set, a
+// kqueue on macOS and the BSDs, and poll(2) elsewhere. A goroutine that waits for a message drives
+// it, by polling or by sleeping in it. If no goroutine waits, one is parked, on Linux in the
+// runtime's poller, and watches the set. A transport that receives through memory registers as a
+// [Ring]: each poll looks at the memory. On Linux, a goroutine that waits for rings alone may sleep
+// on a futex for a short time (Nap), which takes less time than epoll_wait.
 //
 // # A new transport
 //

@@ -27,6 +27,9 @@ const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 func bind(path string) (net.Listener, error) {
 	lc := net.ListenConfig{Control: beforeBind}
 	ln, err := lc.Listen(context.Background(), "unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) { // path was free: another server has put its files back meanwhile
+		err = wire.ErrInUse
+	}
 	if err != nil {
 		return nil, fmt.Errorf("directory: listening at %s: %w", path, err)
 	}
