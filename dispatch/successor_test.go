@@ -6,12 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -183,9 +183,7 @@ func TestCallGivenUpWhileIdle(t *testing.T) {
 // message of the peer afterwards, although that was written to a connection that was dead.
 func TestGivenUpByTimer(t *testing.T) {
 	c := newCut(t, 7, func(c *Config) { c.GiveUp = 200 * time.Millisecond })
-	nowhere := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	nowhere.Close()
-	c.w.setAddrs(c.me.self, "tcp://"+nowhere.Addr().String())
+	c.w.setAddrs(c.me.self, "tcp://"+try.Get(freeaddr.Loopback())(t)) // nothing listens there
 	c.h.swallows.Store(true)
 	c.away.eachLink(func(l *link) {
 		l.mu.Lock()

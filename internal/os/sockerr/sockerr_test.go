@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -16,8 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Errors of the system's sockets are known.
 func TestIs(t *testing.T) {
-	ln := try.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	at := ln.Addr().String()
+	at := try.Get(freeaddr.Loopback())(t) // else another process may get the port when it is closed
+	ln := try.Get(net.Listen("tcp", at))(t)
 	if _, err := net.Listen("tcp", at); !Is(err, syscall.EADDRINUSE) || Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("a port that is in use: %v", err)
 	}
