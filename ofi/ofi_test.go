@@ -22,6 +22,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -83,7 +84,13 @@ func overEach(t *testing.T, f func(t *testing.T, provider string)) {
 // providers `tcp;ofi_rxm`, `sockets`, `udp;ofi_rxd` and `shm`.
 func TestConformance(t *testing.T) {
 	overEach(t, func(t *testing.T, provider string) {
-		o := subsystest.Options{New: func() subsys.Transport { return ofi.New(provider, ofi.WithShm()) }}
+		o := subsystest.Options{
+			New: func() subsys.Transport { return ofi.New(provider, ofi.WithShm()) },
+			Own: func() (string, error) {
+				at, err := freeaddr.Loopback()
+				return ofi.New(provider, ofi.WithShm()).Name() + "://" + at, err
+			},
+		}
 		if provider != providers[0] {
 			o.Largest = 4 << 20
 		}

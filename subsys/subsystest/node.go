@@ -34,10 +34,16 @@ type node struct {
 
 func newNode(t *testing.T, tr subsys.Transport, d harness.Drive) *node {
 	t.Helper()
+	return newNodeAt(t, tr, "", d)
+}
+
+// newNodeAt is newNode with the address to listen at.
+func newNodeAt(t *testing.T, tr subsys.Transport, addr string, d harness.Drive) *node {
+	t.Helper()
 	n := &node{t: t, taken: make(chan *sink, 1024)}
 	n.accept = func(subsys.Conn) *sink { return newSink(t) }
 	var err error
-	n.Harness, err = harness.Open(tr, "", d, nil, func(c subsys.Conn) subsys.Sink {
+	n.Harness, err = harness.Open(tr, addr, d, nil, func(c subsys.Conn) subsys.Sink {
 		n.mu.Lock()
 		accept := n.accept
 		n.mu.Unlock()

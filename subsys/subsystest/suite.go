@@ -20,6 +20,9 @@ import (
 type Options struct {
 	// New returns a transport with a namespace of its own.
 	New func() subsys.Transport
+	// Own returns an address to listen at that no other process gets when its port is closed. If it
+	// is nil, each address that the transport chooses is one.
+	Own func() (string, error)
 	// Garbage connects to addr like a process without access, writes b and closes the connection.
 	// It is nil for a transport that other processes cannot write to.
 	Garbage func(addr string, b []byte) error
@@ -35,6 +38,19 @@ type Options struct {
 	// Bubble runs each test in a bubble of testing/synctest. Nothing of the transport may wait for
 	// the kernel then.
 	Bubble bool
+}
+
+// own returns the address of a port that the test closes.
+func (o *Options) own(t *testing.T) string {
+	t.Helper()
+	if o.Own == nil {
+		return ""
+	}
+	addr, err := o.Own()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
 }
 
 // Test runs the suite.
@@ -362,7 +378,7 @@ func closeDuringEnd(t *testing.T, o Options, d harness.Drive) {
 // portClosed checks that a port closes its connections and frees its address.
 func portClosed(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := newNode(t, tr, d), newNodeAt(t, tr, o.own(t), d)
 	near, _ := a.dial(b)
 	addr := b.Port.Addr()
 	b.close()
@@ -477,7 +493,7 @@ func refused(t *testing.T, o Options, d harness.Drive) {
 
 func addresses(t *testing.T, o Options, d harness.Drive) {
 	tr := o.New()
-	a, b := newNode(t, tr, d), newNode(t, tr, d)
+	a, b := newNode(t, tr, d), newNodeAt(t, tr, o.own(t), d)
 	if !a.Port.Reaches(b.Port.Addr()) {
 		t.Errorf("%s does not reach %s", a.Port.Addr(), b.Port.Addr())
 	}

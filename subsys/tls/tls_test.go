@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/ratelog"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/subsystest"
@@ -45,6 +46,10 @@ func TestConformance(t *testing.T) {
 	cred := secrets(t, "test", key(1))
 	subsystest.Test(t, subsystest.Options{
 		New: func() subsys.Transport { return New(cred) },
+		Own: func() (string, error) {
+			at, err := freeaddr.Loopback()
+			return "tls://" + at, err
+		},
 		// A peer that knows the secret and then writes nonsense.
 		Garbage: func(addr string, b []byte) error {
 			c, err := connect(addr, cred.now.Load().client)
