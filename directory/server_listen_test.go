@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/freeaddr"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -217,7 +218,7 @@ func TestTCP(t *testing.T) {
 	path := sock(t)
 	s := try.Get(Listen(path))(t)
 	defer s.Close()
-	at := try.Get(s.ListenTCP("tcp://127.0.0.1:0"))(t)
+	at := try.Get(s.ListenTCP("tcp://" + try.Get(freeaddr.Loopback())(t)))(t) // is dialled once it is closed
 	ctx, cancel := context.WithTimeout(t.Context(), eventually.Timeout)
 	defer cancel()
 	c := try.Get(JoinNode(ctx, at+"?node="+path+".node", s.log, nil))(t)
