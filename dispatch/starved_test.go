@@ -14,6 +14,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -42,6 +43,16 @@ func idle(t *testing.T, f func() uint64) uint64 {
 		return same == 100
 	})
 	return last
+}
+
+// connsLost returns how often links of the contexts have lost a connection and resumed. Unlike the
+// connections that are accepted, it does not grow when a first handshake takes too long for the
+// dialler, which a loaded machine may cause.
+func connsLost(ds ...*Dispatcher) (n uint64) {
+	for _, d := range ds {
+		n += d.Stats().Resumed
+	}
+	return n
 }
 
 // payload returns the payload of message i.
@@ -75,6 +86,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 				sent <- nil
 			}()
 			eventually.True(t, "messages", func() bool { n, _ := full.Len(); return n > 20 })
+			lost := connsLost(a, b)
 			idle(t, func() uint64 { n, _ := full.Len(); return uint64(n) })
 			if _, stored := full.Len(); stored > 1<<20 && name != "shm" && name != "inproc" {
 				t.Errorf("%d bytes are stored, in a pool of 1 MiB", stored)
@@ -102,9 +114,7 @@ func TestMemoryBelowWhatWaits(t *testing.T) {
 			if err := <-sent; err != nil {
 				t.Error(err)
 			}
-			if in := b.count.ConnsIn.Load(); in != 1 && name != "inproc" {
-				t.Errorf("%d connections", in)
-			}
+			try.Equal(t, connsLost(a, b), lost, "connections lost")
 		})
 	}
 }
@@ -121,6 +131,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			a, b := w.node(t, 1, tr, func(c *Config) { c.Undelivered = func(u Undelivered) { reported <- u } }), w.node(t, 2, tr, small(limit))
 			mb := box(t, b, 1, 0)
 			talk(t, a, b, mb, 9)
+			lost := connsLost(a, b)
 			f, in := flow(t, a, mb), inflowOf(b, a, mb)
 			mb.mu.Lock()
 			mb.addPromisedLocked(in, 2*size)
@@ -182,9 +193,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 					t.Fatalf("message %d of %d bytes is reported: %v", u.Tag, u.Bytes, u.Err)
 				}
 			}
-			if in := b.count.ConnsIn.Load(); in != 1 {
-				t.Errorf("%d connections", in)
-			}
+			try.Equal(t, connsLost(a, b), lost, "connections lost")
 		})
 	}
 }
@@ -203,6 +212,7 @@ func TestMemoryHeld(t *testing.T) {
 				t.Fatal(err)
 			}
 			take(t, mb)
+			lost := connsLost(a, b)
 			ctx, stop := context.WithCancel(soon(t))
 			defer stop()
 			var held []*buffers.Buffer
@@ -254,9 +264,7 @@ func TestMemoryHeld(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if in := b.count.ConnsIn.Load(); in != 1 {
-				t.Errorf("%d connections", in)
-			}
+			try.Equal(t, connsLost(a, b), lost, "connections lost")
 		})
 	}
 }
@@ -300,7 +308,13 @@ func TestMemoryFullOfSent(t *testing.T) {
 					failed <- nil
 				}()
 			}
+			eventually.True(t, "messages", func() bool {
+				x, _ := boxes[0].Len()
+				y, _ := boxes[1].Len()
+				return x > 0 && y > 0
+			})
 			idle(t, func() uint64 { return ds[0].count.Reads.Load() + ds[1].count.Reads.Load() })
+			lost := connsLost(ds[:]...) // both contexts dial, and may refuse each other at first
 			for side := range ds {
 				go func() {
 					for i := range messages {
@@ -323,10 +337,7 @@ func TestMemoryFullOfSent(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			// Both contexts dial, and may refuse each other at first.
-			if in := ds[0].count.ConnsIn.Load() + ds[1].count.ConnsIn.Load(); in > 4 {
-				t.Errorf("%d connections", in)
-			}
+			try.Equal(t, connsLost(ds[:]...), lost, "connections lost")
 		})
 	}
 }
