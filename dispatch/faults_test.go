@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/nice"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -192,6 +193,7 @@ func silentNodeIsDeadWhenTheDirectorySaysSo(t *testing.T, n *simulated) {
 // addresses. If it lives, as after the end of its directory alone, its link resumes. If it does not
 // answer, it has ended, however long GiveUp is. A context without a known address has ended.
 func TestContextOfDeadNode(t *testing.T) {
+	nice.Raise(t) // the attempt has two seconds
 	over(t, links(), func(t *testing.T, w *world, tr subsys.Transport) {
 		var isDead atomic.Bool
 		a := w.node(t, 1, tr, func(c *Config) {
@@ -293,10 +295,12 @@ func (w *world) nodesAreDead(c *Config) {
 // A link that has never been told an address dials the addresses that the resolver returns beside
 // ErrNodeDead: another link of this context has used them.
 func TestAddressesOfDeadNode(t *testing.T) {
-	w := newWorld()
-	a := w.node(t, 1, tcp.New(), w.nodesAreDead)
-	b := w.node(t, 2, tcp.New())
-	talk(t, a, b, box(t, b, 1, 0), 1)
+	inSimulation(t, func(t *testing.T, n *simulated) {
+		w := newWorld()
+		a := w.node(t, 1, n.transport(), w.nodesAreDead)
+		b := w.node(t, 2, n.transport())
+		talk(t, a, b, box(t, b, 1, 0), 1)
+	})
 }
 
 // hooked is a transport that calls a function before it dials. The function may make the dial fail.
@@ -398,6 +402,7 @@ func TestNotGoneThoughNodeDead(t *testing.T) {
 // A route whose backoff ends during the attempt that decides whether a context of a dead node has
 // ended is dialled in that attempt.
 func TestBackoffEndsDuringLastAttempt(t *testing.T) {
+	nice.Raise(t) // the attempt has two seconds
 	w := newWorld()
 	a := w.node(t, 1, tcp.New(), w.nodesAreDead)
 	h := &hooked{Transport: shm.New()}
@@ -422,11 +427,13 @@ func TestBackoffEndsDuringLastAttempt(t *testing.T) {
 
 // The attempt that decides that a context of a dead node has ended has as much time as an attempt
 // to reach a distant peer.
-func TestLastAttemptIsLong(t *testing.T) {
+func TestLastAttemptIsLong(t *testing.T) { inSimulation(t, lastAttemptIsLong) }
+
+func lastAttemptIsLong(t *testing.T, n *simulated) {
 	w := newWorld()
 	var isLong atomic.Bool
 	var attempts atomic.Int64
-	h := &hooked{Transport: tcp.New()}
+	h, missing := &hooked{Transport: n.transport()}, n.nowhere()
 	dial := func(ctx context.Context, _ string) error {
 		end, _ := ctx.Deadline()
 		isLong.Store(time.Until(end) > shakeBriefly)
@@ -437,7 +444,7 @@ func TestLastAttemptIsLong(t *testing.T) {
 	a := w.node(t, 1, h, func(c *Config) {
 		c.GiveUp = time.Hour
 		c.Resolve = func(context.Context, resource.GID) ([]string, error) {
-			addrs := []string{"tcp://127.0.0.1:1"}
+			addrs := []string{missing}
 			if attempts.Load() > 0 { // the second attempt is a short one
 				return addrs, ErrNodeDead
 			}
@@ -447,8 +454,8 @@ func TestLastAttemptIsLong(t *testing.T) {
 	mine, its := box(t, a, 1, 0), resource.MakeGID(1, 9, 1)
 	monitorOf(t, mine, its, 1)
 	awaitGone(t, mine, its, 1)
-	if n := attempts.Load(); n != 2 || !isLong.Load() {
-		t.Errorf("%d attempts, the last was long: %v", n, isLong.Load())
+	if k := attempts.Load(); k != 2 || !isLong.Load() {
+		t.Errorf("%d attempts, the last was long: %v", k, isLong.Load())
 	}
 }
 
