@@ -11,7 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
+
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 )
 
 // These ports are below those that the kernel assigns to listeners and outgoing connections.
@@ -81,7 +84,7 @@ func free(addr string) bool {
 	defer ln.Close()
 	pc, err := net.ListenPacket("udp", addr)
 	if err != nil {
-		return false
+		return !sockerr.Is(err, syscall.EADDRINUSE) // Go cannot use UDP under wine 8
 	}
 	return pc.Close() == nil
 }
