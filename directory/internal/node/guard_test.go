@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
 // While a server's socket accepts connections no other server starts, even if the lock and the
 // identity are gone and the server has not noticed yet.
 func TestNoSecondServerWithoutLock(t *testing.T) {
+	posix.Need(t, "removal of open files")
 	path := sock(t)
 	s := serve(t, path, true)
 	for _, suffix := range []string{lockSuffix, nodeSuffix} {
@@ -31,6 +33,7 @@ func TestNoSecondServerWithoutLock(t *testing.T) {
 // A server whose files were removed, and whose place another server has taken, ends. It changes no
 // file of the other one.
 func TestDisplaced(t *testing.T) {
+	posix.Need(t, "removal of open files")
 	path := sock(t)
 	old := serve(t, path, true)
 	try.OK(t, old.WriteMember(func() Member { return Member{Cluster: "blue"} }))
