@@ -37,9 +37,7 @@ func sock(t testing.TB) string { return freeaddr.Socket(t) }
 // yields skips a test where a daemon does not take over from a context that serves.
 func yields(t *testing.T) {
 	t.Helper()
-	if !posix.IsUnix {
-		t.Skip("a context that serves does not give way on this system")
-	}
+	posix.Need(t, "context that gives way")
 }
 
 // list returns m as a pattern that wants the attributes want.

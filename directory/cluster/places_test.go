@@ -104,9 +104,7 @@ func script(t *testing.T, text string) string {
 // Promise (Clusters): `--join exec:COMMAND` joins what a command prints, which runs again for each
 // attempt and ends with the daemon.
 func TestJoinByCommand(t *testing.T) {
-	if !posix.IsUnix {
-		t.Skip("no shell")
-	}
+	posix.Need(t, "shell")
 	file := filepath.Join(t.TempDir(), "list")
 	a := member(t, 1, nil)
 	b := member(t, 2, func(c *Config) { c.Join = []string{"exec:" + script(t, "cat "+file)} })

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,9 +19,6 @@ const (
 	SIGSTOP = syscall.SIGSTOP
 	SIGCONT = syscall.SIGCONT
 )
-
-// Need does nothing: what the test does to files is possible.
-func Need(testing.TB, string) {}
 
 // Signal sends a signal to a process that this one has started.
 func Signal(p *os.Process, s syscall.Signal) error { return p.Signal(s) }

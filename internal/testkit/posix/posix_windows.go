@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
-	"testing"
 	"time"
 	"unsafe"
 
@@ -27,12 +26,6 @@ var (
 	suspend = ntdll.NewProc("NtSuspendProcess")
 	resume  = ntdll.NewProc("NtResumeProcess")
 )
-
-// Need skips a test that does to files what this system does not allow.
-func Need(t testing.TB, what string) {
-	t.Helper()
-	t.Skip("this system has no " + what)
-}
 
 // Signal sends a signal to a process that this one has started: SIGSTOP, SIGCONT, or one that ends
 // the process.
