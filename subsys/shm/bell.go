@@ -5,7 +5,9 @@
 package shm
 
 import (
+	"context"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/subsys"
@@ -35,6 +37,22 @@ const (
 	modeMask   = 3            // bits of the word that have the IdleMode
 	modePeriod = modeMask + 1 // added for each new period
 )
+
+func newBell() (*bell, error) {
+	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := watched()
+	if err != nil {
+		memfd.Unmap(mem)
+		memfd.Close(page)
+		return nil, err
+	}
+	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
+	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
+	return b, nil
+}
 
 // setMode publishes the idle mode of this context.
 func (b *bell) setMode(how subsys.IdleMode) {

@@ -5,7 +5,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,20 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func newBell() (*bell, error) {
-	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
-	if err != nil {
-		return nil, err
-	}
+// watched returns the descriptor of a port's bell that the poller watches: an eventfd.
+func watched() (int, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		memfd.Unmap(mem)
-		memfd.Close(page)
-		return nil, os.NewSyscallError("eventfd", err)
-	}
-	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
-	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
-	return b, nil
+	return fd, os.NewSyscallError("eventfd", err)
 }
 
 // openBell maps the bell that a peer has passed on. fd is its eventfd, or -1 if notes are sent

@@ -5,7 +5,6 @@
 package shm
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -15,23 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newBell makes the bell of a port. No peer rings it by fd, which only makes the port a Ring of its
-// poller: it is a socket that receives nothing.
-func newBell() (*bell, error) {
-	page, mem, err := memfd.Create(context.Background(), "rocl-bell", bellLen)
-	if err != nil {
-		return nil, err
-	}
+// watched returns the descriptor of a port's bell that the poller watches. No peer rings by it, and
+// it only makes the port a Ring of its poller: it is a socket that receives nothing.
+func watched() (int, error) {
 	fd, err := datagramSocket()
-	if err != nil {
-		memfd.Unmap(mem)
-		memfd.Close(page)
-		return nil, err
+	if err == nil {
+		_ = unix.SetNonblock(fd, true)
 	}
-	_ = unix.SetNonblock(fd, true)
-	b := &bell{word: (*atomic.Uint64)(unsafe.Pointer(&mem[0])), mem: mem, page: page, fd: fd}
-	b.word.Store(uint64(subsys.Asleep)) // before the first SetIdle
-	return b, nil
+	return fd, err
 }
 
 // ring wakes the peer's context if it is idle, unless c has rung in the same period. The caller

@@ -5,12 +5,9 @@
 package shm
 
 import (
-	"context"
 	"testing"
 
-	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/try"
-	"golang.org/x/sys/unix"
 )
 
 // hasGroups is whether users of a group share memory on this system.
@@ -22,14 +19,7 @@ func makeNapPage(t *testing.T, n *node) { try.Get(n.Poller().NapPage())(t) }
 // A peer that sends nothing, or nonsense, instead of a hello is refused.
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
-	var p [2]int
-	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
-	defer unix.Close(p[0])
-	defer unix.Close(p[1])
-	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
-	try.OK(t, err)
-	defer memfd.Unmap(mem)
-	defer memfd.Close(seg)
+	seg, p := helloParts(t)
 	page, bell := n.Port.(*port).bell.page, n.Port.(*port).bell.fd
 	nap := try.Get(n.Poller().NapPage())(t)
 	h := hello()

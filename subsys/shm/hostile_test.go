@@ -276,6 +276,21 @@ type badHello struct {
 	fds []int
 }
 
+// helloParts returns a segment as a peer makes it, and a pipe that is none.
+func helloParts(t *testing.T) (seg int, p [2]int) {
+	t.Helper()
+	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
+	try.OK(t, err)
+	t.Cleanup(func() {
+		memfd.Unmap(mem)
+		for _, fd := range []int{seg, p[0], p[1]} {
+			unix.Close(fd)
+		}
+	})
+	return seg, p
+}
+
 // refuses checks that n refuses each of the hellos, and no descriptor stays. Another connection
 // works all the time.
 func (n *node) refuses(t *testing.T, hellos []badHello) {

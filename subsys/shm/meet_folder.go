@@ -79,16 +79,8 @@ func (t transport) nodeName() (string, error) {
 
 // listen makes the socket of the port at addr, or at an address of its own if addr is "".
 func (p *port) listen(addr, node string) (err error) {
-	p.addr = address{node: node, name: newName()}
-	if addr != "" {
-		at, err := parse(addr)
-		if err != nil {
-			return err
-		}
-		if at.node != node || at.folder != "" {
-			return fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
-		}
-		p.addr = at
+	if err := p.choose(addr, node, ""); err != nil {
+		return err
 	}
 	if p.meeting, err = openMeeting(); err == nil {
 		sweep(p.meeting.dir, socketPrefix)
@@ -111,21 +103,11 @@ func (p *port) unlisten() error {
 // meets reports whether the port of an address can be reached though its node is another one.
 func (*port) meets(address) bool { return false }
 
-// socketOf returns the path of the socket at which another port can be dialled.
-func (p *port) socketOf(a address) (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return "", subsys.ErrClosed
-	case a.node == p.addr.node:
-		return p.socket(a.name), nil
-	}
-	return "", fmt.Errorf("%w: this node is %s", subsys.ErrAddress, p.addr.node)
-}
+// path returns the path of the socket of the port with a name.
+func (m meeting) path(name string) string { return m.dir + "/" + socketPrefix + name }
 
-// socket returns the path of the socket of the port with a name.
-func (p *port) socket(name string) string { return p.meeting.dir + "/" + socketPrefix + name }
+// socket is meeting.path.
+func (p *port) socket(name string) string { return p.meeting.path(name) }
 
 // peer returns the credentials of the process at the other end of a socket, or an error if that
 // process is not of this user, and so may not be a peer.

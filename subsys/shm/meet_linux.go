@@ -73,21 +73,14 @@ func (p *port) listen(addr, node string) error {
 		}
 		p.meeting.folder = d
 	}
-	p.addr = address{node: node, name: newName()}
+	folder := ""
 	if p.meeting.folder != nil {
-		p.addr.folder = p.meeting.folder.name
+		folder = p.meeting.folder.name
 	}
-	if addr != "" {
-		at, err := parse(addr)
-		if err != nil {
-			return err
-		}
-		if at.node != node || at.folder != "" && at.folder != p.addr.folder {
-			return fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
-		}
-		p.addr = at
+	err := p.choose(addr, node, folder)
+	if err != nil {
+		return err
 	}
-	var err error
 	p.ln, err = net.ListenUnix(network, &net.UnixAddr{Name: p.socket(p.addr.name), Net: network})
 	if err != nil {
 		return fmt.Errorf("shm: listening on %s: %w: %w", p.addr, subsys.ErrUnavailable, err)
@@ -123,20 +116,8 @@ func (p *port) meets(a address) bool {
 	return p.meeting.folder != nil && a.folder == p.meeting.folder.name
 }
 
-// socketOf returns the name or path of the socket at which another port can be dialled.
-func (p *port) socketOf(a address) (string, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.closed:
-		return "", subsys.ErrClosed
-	case a.node == p.addr.node:
-		return p.socket(a.name), nil
-	case p.meets(a):
-		return p.meeting.folder.path(a.name), nil
-	}
-	return "", fmt.Errorf("%w: this node is %s", subsys.ErrAddress, p.addr.node)
-}
+// path returns the path of the socket of the port with a name, in the folder.
+func (m meeting) path(name string) string { return m.folder.path(name) }
 
 // socket returns the abstract name at which the port with a name on this node listens. @ stands for
 // the zero byte. The name is in no file system, so a process that is killed leaves nothing behind.

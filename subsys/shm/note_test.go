@@ -5,7 +5,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,10 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
-	"golang.org/x/sys/unix"
 )
 
 // hasGroups is whether users of a group share memory on this system.
@@ -30,14 +27,7 @@ func makeNapPage(*testing.T, *node) {}
 // A peer that sends nothing, or nonsense, instead of a hello is refused.
 func TestInvalidHello(t *testing.T) {
 	n := start(t)
-	var p [2]int
-	try.OK(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
-	defer unix.Close(p[0])
-	defer unix.Close(p[1])
-	seg, mem, err := memfd.Create(context.Background(), "peer", segmentLen)
-	try.OK(t, err)
-	defer memfd.Unmap(mem)
-	defer memfd.Close(seg)
+	seg, p := helloParts(t)
 	writable := try.Get(os.CreateTemp(t.TempDir(), ""))(t)
 	defer writable.Close()
 	try.OK(t, writable.Truncate(segmentLen))

@@ -136,6 +136,39 @@ func (p *port) Reaches(addr string) bool {
 	return err == nil && (a.node == p.addr.node || p.meets(a))
 }
 
+// choose sets the address of the port to addr, which must be of this node, or to one of its own if
+// addr is "". folder is the name of its folder in addresses, or "".
+func (p *port) choose(addr, node, folder string) error {
+	p.addr = address{node: node, folder: folder, name: newName()}
+	if addr == "" {
+		return nil
+	}
+	at, err := parse(addr)
+	if err != nil {
+		return err
+	}
+	if at.node != node || at.folder != "" && at.folder != folder {
+		return fmt.Errorf("%w: %s is not of this node, which is %s", subsys.ErrAddress, addr, node)
+	}
+	p.addr = at
+	return nil
+}
+
+// socketOf returns the name or path of the socket at which another port can be dialled.
+func (p *port) socketOf(a address) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return "", subsys.ErrClosed
+	case a.node == p.addr.node:
+		return p.socket(a.name), nil
+	case p.meets(a):
+		return p.meeting.path(a.name), nil
+	}
+	return "", fmt.Errorf("%w: this node is %s", subsys.ErrAddress, p.addr.node)
+}
+
 // accept makes connections of the sockets that peers have dialled. isBeside is set for those in the
 // folder.
 func (p *port) accept(ln *net.UnixListener, isBeside bool) {
