@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/ownnode"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -161,7 +162,7 @@ func segments(t testing.TB, c *rocl.Context, all [][]byte, isRegistered bool) (s
 func TestRanges(t *testing.T) {
 	overEachAndDirectly(t, func(t *testing.T, origin, target side) {
 		sizes := longOr([]int{16, 1 << 10, 3<<20 + 5, 64 << 20}, []int{16, 1 << 10, 3<<20 + 5})
-		if testing.Short() {
+		if short.Form(t) {
 			sizes = []int{16, 1 << 10, 1<<20 + 5}
 		}
 		for _, n := range sizes {

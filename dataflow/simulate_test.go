@@ -15,6 +15,7 @@ import (
 	"time"
 
 	. "github.com/rocl-go/rocl/dataflow"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -182,7 +183,7 @@ func TestSimulated(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	var well, failed atomic.Int64
 	seeds := times(50, 5000)
-	if testing.Short() {
+	if short.Form(t) {
 		seeds = 20
 	}
 	t.Run("seeds", func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	. "github.com/rocl-go/rocl/dataflow"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -771,7 +772,7 @@ var topologies = []struct {
 // item comes behind the end, and each edge keeps order.
 func TestTopologies(t *testing.T) {
 	drawn := 10
-	if testing.Short() {
+	if short.Form(t) {
 		drawn = 2
 	}
 	for _, to := range topologies {

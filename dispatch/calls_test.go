@@ -834,7 +834,7 @@ func TestGoldenCall(t *testing.T) {
 
 // A connection that is cut anywhere loses no request and no reply, and doubles none.
 func TestCallCutAnywhere(t *testing.T) {
-	cutsAt(61, 1009, 6_000, func(after int64) { cutCalls(t, after) })
+	cutsAt(t, 61, 1009, 6_000, func(after int64) { cutCalls(t, after) })
 }
 
 func cutCalls(t *testing.T, after int64) {
@@ -890,7 +890,7 @@ func cutCalls(t *testing.T, after int64) {
 // A server that is killed after any number of bytes ends the calls to it, also if their request or
 // reply has come in part.
 func TestCallKilledAnywhere(t *testing.T) {
-	cutsAt(37, 997, 3_000, func(after int64) { killCalls(t, after) })
+	cutsAt(t, 37, 997, 3_000, func(after int64) { killCalls(t, after) })
 }
 
 func killCalls(t *testing.T, after int64) {

@@ -27,7 +27,7 @@ import (
 // A connection that is cut anywhere loses no monitor. The end of a resource is reported once,
 // behind all messages of that resource, also to a monitor that is set later.
 func TestMonitorCutAnywhere(t *testing.T) {
-	cutsAt(61, 1009, 5_000, func(after int64) { cutMonitors(t, after) })
+	cutsAt(t, 61, 1009, 5_000, func(after int64) { cutMonitors(t, after) })
 }
 
 func cutMonitors(t *testing.T, after int64) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/tcp"
@@ -130,17 +131,17 @@ var long = flag.Bool("long", false, "cut at every byte: some minutes")
 // TestLargerThanConnections.
 func TestCutAnywhere(t *testing.T) {
 	const messages = 60
-	cutsAt(101, 997, 11_000, func(after int64) { cutOnce(t, after, messages) })
+	cutsAt(t, 101, 997, 11_000, func(after int64) { cutOnce(t, after, messages) })
 }
 
 // cutsAt calls cut with numbers of bytes up to most: each one in the long form, else one of step,
-// or with -short one of short. Each run has others.
-func cutsAt(step, short, most int64, cut func(after int64)) {
+// or with -short one of brief. Each run has others.
+func cutsAt(t *testing.T, step, brief, most int64, cut func(after int64)) {
 	switch {
 	case *long:
 		step = 1
-	case testing.Short():
-		step = short
+	case short.Form(t):
+		step = brief
 	}
 	for after := 1 + rand.Int64N(step); after < most; after += step {
 		cut(after)

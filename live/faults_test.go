@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/live"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -23,7 +24,7 @@ import (
 // the set. When the faults are over, each follower has the living workers.
 func TestFaults(t *testing.T) {
 	seeds := uint64(15)
-	if testing.Short() {
+	if short.Form(t) {
 		seeds = 5
 	}
 	for seed := range seeds {

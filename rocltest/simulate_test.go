@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/rocltest"
 )
 
@@ -34,7 +35,7 @@ func TestPromises(t *testing.T) {
 	n := *seeds
 	if n == 0 {
 		n = 1000
-		if testing.Short() {
+		if short.Form(t) {
 			n = 20
 		}
 	}

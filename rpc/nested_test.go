@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rpc"
 )
@@ -56,7 +57,7 @@ func TestDeregisterDuringCalls(t *testing.T) {
 func TestManyInFlight(t *testing.T) {
 	s, c := pair(t)
 	for _, calls := range []int{32, 1024, 10_000} {
-		if testing.Short() && calls > 1024 {
+		if short.Form(t) && calls > 1024 {
 			continue
 		}
 		var came atomic.Int32

@@ -14,6 +14,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/bulk"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -54,8 +55,8 @@ func bulkTarget(t testing.TB, c *lib.Context, who lib.Attrs) {
 
 // bulkRounds returns how often processes are killed: five times, or twice in the short form and in
 // TestCrashApart, which repeats the tests of this file.
-func bulkRounds() int {
-	if testing.Short() || isApart() {
+func bulkRounds(t *testing.T) int {
+	if short.Form(t) || isApart() {
 		return 2
 	}
 	return 5
@@ -80,7 +81,7 @@ func TestBulkOriginKilled(t *testing.T) {
 		sock := socket(t)
 		c := open(t, sock, opts...)
 		ep := try.Get(bulk.Open(t.Context(), c))(t)
-		for round := range bulkRounds() {
+		for round := range bulkRounds(t) {
 			ctx := eventually.Context(t)
 			name := fmt.Sprint("origin", round)
 			p := peer(t, "bulk-origin", sock, name)
@@ -135,7 +136,7 @@ func TestBulkTargetKilled(t *testing.T) {
 		c := open(t, sock, opts...)
 		ctx := eventually.Context(t)
 		ep := try.Get(bulk.Open(ctx, c))(t)
-		for round := range bulkRounds() {
+		for round := range bulkRounds(t) {
 			b := try.Get(c.Buffer(bulkLen))(t)
 			mem, segment := b.Bytes(), bulk.Buffer(b)
 			if round%2 == 1 {

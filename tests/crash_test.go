@@ -15,6 +15,7 @@ import (
 	lib "github.com/rocl-go/rocl" // the name rocl is that of the command
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
 
@@ -84,7 +85,7 @@ func fill(ctx context.Context, t testing.TB, send func(context.Context) error) (
 // whole. See also TestCrashMonitoredIdle.
 func TestCrashSender(t *testing.T) {
 	rounds := 5
-	if testing.Short() {
+	if short.Form(t) {
 		rounds = 1
 	}
 	sock := socket(t)
@@ -229,7 +230,7 @@ func TestCrashBacklog(t *testing.T) {
 		p.until(t, "minted")
 	}
 	rounds, before, after := 15, 30_000, 100_000 // it depends on which goroutine writes when
-	if testing.Short() {
+	if short.Form(t) {
 		rounds, after = 3, 10_000
 	}
 	for range rounds {

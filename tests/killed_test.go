@@ -17,6 +17,7 @@ import (
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/shm"
@@ -141,7 +142,7 @@ func (s *mortalSink) Down(_ subsys.Conn, err error) { s.Sink.Down(s.c, err) }
 // when a process has lived through all frames.
 func atEveryFrame(t *testing.T, f func(t *testing.T, sock string, c *lib.Context) (lives func(name string) bool)) {
 	step := 1
-	if testing.Short() {
+	if short.Form(t) {
 		step = 5
 	}
 	overBoth(t, func(t *testing.T, opts ...lib.Option) {

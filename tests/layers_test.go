@@ -22,7 +22,7 @@ var layers = map[string]int{
 	"internal/os/netsource": -2, "internal/os/cgroup": -2, "internal/os/clock": -2, "internal/os/secretfile": 0, "internal/os/loopback": -2, "internal/os/sockerr": -2, "internal/os/peercred": -2, "internal/testkit/eventually": -2, "internal/testkit/logged": -2, "internal/callqueue": -2, "internal/testkit/posix": -3, "internal/testkit/subprocess": -2, "internal/programs": -2, "internal/flowfile": -2, "internal/lock": -2, "internal/planted": -2, "pool": -2,
 	"internal/os/memfd": -1, "internal/ratelog": -1, "internal/os/futex": -1, "internal/testkit/freeaddr": -1, "internal/testkit/ownnode": -2, "internal/testkit/nice": -1, "internal/display": -1, "internal/sentinel": -1, "internal/connlimit": -1, "internal/logqueue": -1, "internal/loglevel": -1,
 	"directory/internal/index": 1,
-	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/testkit/sshd": 0, "internal/histogram": 0, "internal/testkit/try": -2,
+	"resource":                 0, "buffers": 0, "codec": 0, "internal/version": 0, "internal/testkit/vectors": -2, "internal/testkit/sshd": 0, "internal/histogram": 0, "internal/testkit/try": -2, "internal/testkit/short": -3,
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/testkit/relay": 2,
 	"subsys/inproc": 3, "subsys/simnet": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,

@@ -11,6 +11,7 @@ import (
 
 	lib "github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 )
@@ -22,7 +23,7 @@ import (
 // find each other and exchange messages. See also TestCrowd.
 func TestScale(t *testing.T) {
 	contexts, each, sample := 1000, 100, 5000
-	if testing.Short() {
+	if short.Form(t) {
 		contexts, sample = 50, 500
 	}
 	began := time.Now()

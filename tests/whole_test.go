@@ -20,6 +20,7 @@ import (
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/subsys/inproc"
@@ -115,7 +116,7 @@ func TestNetworksWithRoles(t *testing.T) {
 // messages.
 func TestResourcesShareConnection(t *testing.T) {
 	n := 100_000
-	if testing.Short() {
+	if short.Form(t) {
 		n = 3000
 	}
 	ctx := eventually.Context(t)
@@ -216,7 +217,7 @@ func TestAnswersComeOneAtATime(t *testing.T) {
 // Messages of every length arrive, up to more than 1 GiB.
 func TestEveryLength(t *testing.T) {
 	sizes := []int{0, 1, 63, 2048, 2049, 65_536, 1<<20 + 1, 40 << 20}
-	if !testing.Short() {
+	if !short.Form(t) {
 		sizes = append(sizes, 1<<30+1)
 	}
 	ctx := eventually.Context(t)

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/rocltest"
 	"github.com/rocl-go/rocl/tpvm"
@@ -315,7 +316,7 @@ func TestAfterExit(t *testing.T) {
 // Promise (Package tpvm): 10,000 threads in one virtual machine receive messages.
 func TestTenThousandThreads(t *testing.T) {
 	perTask := 2500
-	if testing.Short() {
+	if short.Form(t) {
 		perTask = 250
 	}
 	ctx := deadline(t)

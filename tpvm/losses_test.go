@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/tpvm"
@@ -92,7 +93,7 @@ const leavers = 4
 // ended. Exit does not report that as an error.
 func TestMembersExitTogether(t *testing.T) {
 	rounds := 20
-	if testing.Short() {
+	if short.Form(t) {
 		rounds = 4
 	}
 	ctx := deadline(t)

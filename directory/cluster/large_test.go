@@ -16,6 +16,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -37,12 +38,12 @@ func TestLarge(t *testing.T) {
 	together(t, a, b, d)
 	ctx := eventually.Context(t)
 	longest := resource.MaxValue
-	if testing.Short() { // with the race detector, a value of the largest size takes minutes
+	if short.Form(t) { // with the race detector, a value of the largest size takes minutes
 		longest = 2 << 20
 	}
 	x, y := strings.Repeat("x", longest), strings.Repeat("y", 1<<20)
 	whole := resource.Attrs{"name": "huge", "x": x, "y": y, "rest": ""}
-	if !testing.Short() {
+	if !short.Form(t) {
 		rest := resource.MaxList - len(pattern(whole).Wire())
 		whole["rest"] = strings.Repeat("z", rest)
 		for len(pattern(whole).Wire()) > resource.MaxList { // the length of a long value takes more bytes

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
@@ -365,7 +366,7 @@ func shortly() {
 // hold stays as it was. See also TestAbandonedArena.
 func TestChainHeld(t *testing.T) {
 	n, held := start(t), 0
-	rounds(t, n, chainKills(), func(i int) {
+	rounds(t, n, chainKills(t), func(i int) {
 		r := spawnPart(t, "relay", n.Port.Addr())
 		s := n.accepted(t)
 		s.conn.(subsys.Admitter).Admit()
@@ -413,7 +414,7 @@ func TestChainHeld(t *testing.T) {
 // Lent memory comes back, or is not used again.
 func TestChainLent(t *testing.T) {
 	n := start(t)
-	rounds(t, n, chainKills(), func(i int) {
+	rounds(t, n, chainKills(t), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := spawnPart(t, "relay", c.addr)
 		s := try.Get(n.dial(r.addr))(t)
@@ -453,7 +454,7 @@ func TestChainLent(t *testing.T) {
 // This process is the second of three in a chain. The first or the last is killed at any moment.
 func TestChainBetween(t *testing.T) {
 	n, relayed := start(t), 0
-	rounds(t, n, chainKills(), func(i int) {
+	rounds(t, n, chainKills(t), func(i int) {
 		c := spawnPart(t, "drain", "")
 		r := newRelay(n)
 		to := try.Get(n.dial(c.addr))(t)
@@ -489,8 +490,8 @@ func TestChainBetween(t *testing.T) {
 }
 
 // chainKills is how many processes a test of the chain ends.
-func chainKills() int {
-	if testing.Short() {
+func chainKills(t *testing.T) int {
+	if short.Form(t) {
 		return 6
 	}
 	return max(*kills/3, 6)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -303,7 +304,7 @@ func TestLentTwice(t *testing.T) {
 func TestCloseWhileListening(t *testing.T) {
 	a, b := start(t), start(t)
 	rounds := 300
-	if testing.Short() {
+	if short.Form(t) {
 		rounds = 50
 	}
 	for range rounds {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
 	"golang.org/x/sys/unix"
@@ -224,7 +225,7 @@ func TestFlippedWords(t *testing.T) {
 	evil, n := start(t), start(t)
 	near, far := pair(t, start(t), n)
 	rounds := 150
-	if testing.Short() {
+	if short.Form(t) {
 		rounds = 20
 	}
 	broken := 0

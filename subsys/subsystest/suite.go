@@ -12,6 +12,7 @@ import (
 
 	"github.com/rocl-go/rocl/buffers"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/subsys"
 	"github.com/rocl-go/rocl/subsys/internal/harness"
 )
@@ -189,7 +190,7 @@ func bothDirections(t *testing.T, o Options, d harness.Drive) {
 func large(t *testing.T, o Options, d harness.Drive) {
 	a, _, near, far := two(t, o, d)
 	sizes := []int{1 << 20, 1<<20 + 1, 3 << 20}
-	if largest := 64 << 20; !testing.Short() && (o.Largest == 0 || o.Largest >= largest) {
+	if largest := 64 << 20; !short.Form(t) && (o.Largest == 0 || o.Largest >= largest) {
 		sizes = append(sizes, largest)
 	}
 	for i, size := range sizes {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 )
 
 // descriptors returns the kinds of the open descriptors, sorted, as the kernel names them. Pipes
@@ -57,7 +58,7 @@ func isWithin(now, before []string) bool {
 // Promise (Keys): A port may be closed at any moment, and leaves nothing open.
 func TestCloseDuringEverything(t *testing.T) {
 	rounds := 1000
-	if testing.Short() {
+	if short.Form(t) {
 		rounds = 50
 	}
 	sec := mutual(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rocl-go/rocl/directory/internal/mux"
 	"github.com/rocl-go/rocl/directory/internal/search"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"go.uber.org/goleak"
 )
@@ -68,7 +69,7 @@ func TestSearchTargets(t *testing.T) {
 // All variants give true answers, whatever is lost or dies, and cost what the formulas say.
 func TestWays(t *testing.T) {
 	sizes, variants := []int{10, 100, 1000}, allVariants()
-	if testing.Short() {
+	if short.Form(t) {
 		sizes, variants = sizes[:2], []Variant{Broadcast, Unicast, Tree16}
 	}
 	for _, n := range sizes {
@@ -160,7 +161,7 @@ func TestPage(t *testing.T) {
 // 16 KiB/s and 16 MiB.
 func TestUpkeepTargets(t *testing.T) {
 	nodes, resources, lasts := 1000, Resources, 5*time.Minute
-	if testing.Short() {
+	if short.Form(t) {
 		nodes, resources = 100, 20_000
 	}
 	for _, loss := range []float64{0, 0.05} {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 )
@@ -76,7 +77,7 @@ func TestSmoke(t *testing.T) {
 		"tpvm --count 40 --rounds 1",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && i%3 != 0 {
+			if short.Form(t) && i%3 != 0 {
 				t.Skip("one of three")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -187,7 +188,7 @@ func interrupted(t *testing.T, ctx context.Context, line string, count, rounds i
 
 func TestInterrupted(t *testing.T) {
 	for i, e := range endless {
-		if testing.Short() && i%3 != 0 { // the plain form runs all
+		if short.Form(t) && i%3 != 0 { // the plain form runs all
 			continue
 		}
 		t.Run(e.name+", peer killed", func(t *testing.T) {

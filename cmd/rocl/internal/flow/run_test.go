@@ -24,6 +24,7 @@ import (
 	"github.com/rocl-go/rocl/dataflow"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/posix"
+	"github.com/rocl-go/rocl/internal/testkit/short"
 	"github.com/rocl-go/rocl/internal/testkit/sshd"
 	"github.com/rocl-go/rocl/internal/testkit/subprocess"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -438,7 +439,7 @@ func TestRunOverRealSSH(t *testing.T) {
 	b.has(&b.out, "[c] the sum is 12497500\n")
 	b.checkNoneLeft(3)
 	b.interrupt("-V -F "+config, "block")
-	if !testing.Short() {
+	if !short.Form(t) {
 		b.interrupt("-V -F "+config, "deaf") // takes 5 s
 	}
 	try.Equal(t, b.flow(t.Context(), "-V -F "+config, "exit"), 1)
