@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/subsys"
 )
 
@@ -29,7 +30,7 @@ func firstCredit(dst uint32) uint64 {
 	if dst&Bounded != 0 {
 		return 0
 	}
-	return FirstCredit
+	return credit.First
 }
 
 // BoundedMailbox makes the mailbox of the resource with the given serial, in which Bounded must be
@@ -44,21 +45,7 @@ func (d *Dispatcher) BoundedMailbox(serial uint32, bytes, messages int) (*Mailbo
 	if serial&Bounded == 0 {
 		return nil, fmt.Errorf("dispatch: bounded mailbox %d: the serial lacks the bit", serial)
 	}
-	m := newMailbox(d, serial, bytes)
-	if messages > 0 {
-		m.limitMessages(uint64(messages))
-	}
-	return d.publish(m)
-}
-
-// limitMessages limits the new mailbox m, which is not published, to n messages.
-func (m *Mailbox) limitMessages(n uint64) {
-	if m.d.memory > 0 { // otherwise fewer messages would fill the memory
-		m.limit = min(m.limit, m.d.memory/4)
-	}
-	m.unit = min(max(m.limit/n, overhead), charge(MaxMessage)) // a sender asks for no more credit at a time
-	m.limit = n * m.unit
-	m.divideLimitLocked(0)
+	return d.publish(newMailbox(d, serial, bytes, messages))
 }
 
 // setUnitLocked notes the least that messages to a bounded mailbox are charged, which a Credit
@@ -68,33 +55,8 @@ func (l *link) setUnitLocked(f *subsys.Frame) bool {
 		return false
 	}
 	unit := binary.LittleEndian.Uint64(f.Data)
-	fl := l.flows[f.Dst]
-	if unit > charge(MaxMessage) || fl != nil && fl.unit != 0 && fl.unit != unit {
-		return false
+	if fl := l.flows[f.Dst]; fl != nil {
+		return fl.credit.SetUnit(unit)
 	}
-	if fl != nil {
-		fl.unit = unit
-	}
-	return true
+	return unit <= credit.Charge(MaxMessage)
 }
-
-// creditRules are the credit rules of an inflow. They do not change once its account is open.
-type creditRules struct {
-	first     uint64 // what the sender may have sent before it was granted anything
-	unit      uint64 // the least that a message is charged
-	wasOpened bool   // first and unit are known
-}
-
-// creditRulesOfLocked returns the credit rules for a context that begins to send. mu must be held.
-func (m *Mailbox) creditRulesOfLocked(in *inflow) creditRules {
-	if m.serial&Bounded == 0 {
-		return creditRules{first: FirstCredit}
-	}
-	return creditRules{unit: m.unit}
-}
-
-// charge returns what a message of n bytes is charged.
-func (t *creditRules) charge(n int) uint64 { return max(charge(n), t.unit) }
-
-// step returns the number that credit for no waiting sender is a multiple of: less is of no use.
-func (t *creditRules) step() uint64 { return max(t.unit, 1) }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -49,7 +50,7 @@ func TestMailboxMessages(t *testing.T) {
 					if n-i > most {
 						eventually.True(t, "ten messages", full)
 						if i == 0 {
-							eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.creditQueue) == 1 }))
+							eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.credit.Waiting()) == 1 }))
 						}
 						if c, _ := mb.Len(); c > most {
 							t.Fatalf("after %d of them there are %d messages", i, c)
@@ -96,7 +97,7 @@ func TestBoundedManySenders(t *testing.T) {
 				}
 				var next [senders]uint64
 				for range senders * each {
-					if c, stored := mb.Len(); limit.messages > 0 && c > limit.messages+1 || limit.bytes > 1 && stored > uint64(limit.bytes)+longest+overhead {
+					if c, stored := mb.Len(); limit.messages > 0 && c > limit.messages+1 || limit.bytes > 1 && stored > uint64(limit.bytes)+longest+credit.Overhead {
 						t.Fatalf("%d messages of %d bytes are stored", c, stored)
 					}
 					m := try.Get(mb.Recv(soon(t)))(t)
@@ -204,7 +205,7 @@ func TestHostileUnit(t *testing.T) {
 		payload []byte
 	}{
 		"another unit":       {mb.serial, unit(2048)},
-		"more than messages": {mb.serial + 1, unit(MaxMessage + overhead + 1)},
+		"more than messages": {mb.serial + 1, unit(MaxMessage + credit.Overhead + 1)},
 		"overflow":           {mb.serial + 1, unit(1<<64 - 1)},
 		"not bounded":        {7, unit(1024)},
 		"length":             {mb.serial, []byte{1}},
@@ -219,7 +220,7 @@ func TestHostileUnit(t *testing.T) {
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
-	if f.unit != 1<<10 {
-		t.Errorf("a message is charged %d", f.unit)
+	if f.credit.Unit() != 1<<10 {
+		t.Errorf("a message is charged %d", f.credit.Unit())
 	}
 }

@@ -291,13 +291,7 @@ func (c *calls) landingLocked(number uint64, target resource.GID) *landing {
 // discardLocked drops a message that has just come. Its sender is told of the credit that this
 // gives back with the next grant, or when it asks for credit. mu must be held.
 func (m *Mailbox) discardLocked(msg *Message) {
-	c := msg.in.charge(len(msg.data))
-	m.stored -= c
-	msg.in.consumed += c
-	m.addPromisedLocked(msg.in, -int64(c))
-	if m.oversize == msg.in && msg.in.consumed >= m.oversizeEnd {
-		m.endOversizeLocked()
-	}
+	m.credit.Consume(&msg.in.Account, msg.in.Charge(len(msg.data)))
 	m.grantQueuedSoon()
 	msg.in = nil
 	msg.Release()

@@ -74,8 +74,8 @@ func (c *calls) counts() (inFlight int, late uint64) {
 			inFlight++
 		}
 	}
-	if inFlight != c.inFlight || c.box.stored != 0 || c.box.count != 0 {
-		panic(fmt.Sprintf("%d calls in the table, %d counted; %d bytes stored", inFlight, c.inFlight, c.box.stored))
+	if inFlight != c.inFlight || c.box.credit.Stored() != 0 || c.box.count != 0 {
+		panic(fmt.Sprintf("%d calls in the table, %d counted; %d bytes stored", inFlight, c.inFlight, c.box.credit.Stored()))
 	}
 	return inFlight, c.late
 }
@@ -598,7 +598,7 @@ func TestCallFullMailbox(t *testing.T) {
 				}
 			})
 		}
-		eventually.True(t, "the mailbox is full", locked(&ma.mu, func() bool { return len(ma.creditQueue) > 0 }))
+		eventually.True(t, "the mailbox is full", locked(&ma.mu, func() bool { return len(ma.credit.Waiting()) > 0 }))
 		go served(mb)
 		f := flow(t, a, mb)
 		for _, size := range []int{1, 60_000, 100_000, 5 << 20, 1} {
@@ -745,7 +745,7 @@ func TestUnreadEnds(t *testing.T) {
 	c := &fakeConn{}
 	l, ep := linked(t, d, c)
 	l.mostPending = 1000
-	in := &inflow{from: l, l: l, dst: 1}
+	in := newInflow(l, 1, nil)
 	l.mu.Lock()
 	for range l.mostPending {
 		l.putLocked(wire.TypeNoReply, 1, 5, 1, wire.WhyReleased)

@@ -169,13 +169,13 @@ func TestCancelledBehindLarge(t *testing.T) {
 		if f.mb != nil {
 			t.Skip("within the process nothing waits in a line")
 		}
-		const n, credit = 4 * mostEarly, 2 << 20
+		const n, room = 4 * mostEarly, 2 << 20
 		talkSize(t, a, mb, FirstCredit*3/4)
 		eventually.True(t, "there is credit", func() bool {
 			a.progress.Poll(true)
 			f.l.mu.Lock()
 			defer f.l.mu.Unlock()
-			return f.limit > credit
+			return f.credit.Limit() > room
 		})
 		ended, end := context.WithCancel(context.Background())
 		end()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
@@ -22,7 +23,20 @@ import (
 func promised(mb *Mailbox) uint64 {
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	return mb.promise
+	return mb.credit.Promised()
+}
+
+// oversized returns the account that has the grant beyond the limit of mb. mb.mu must be held.
+func oversized(mb *Mailbox) *credit.Account {
+	a, _, _ := mb.credit.Oversize()
+	return a
+}
+
+// inflowFor returns the account of a link with mb, to which it is not listed.
+func inflowFor(mb *Mailbox, l *link) *inflow {
+	in := newInflow(l, mb.serial, nil)
+	in.mb = mb
+	return in
 }
 
 // Promise (Mailboxes): If the messages of many senders exceed a mailbox's limit, one sender at a
@@ -39,14 +53,14 @@ func TestOneOversizeGrant(t *testing.T) {
 				f := flow(t, w.node(t, 1+i, tr), mb)
 				go func() { sent <- f.try(soon(t), 1, large) }()
 			}
-			const most = limit + senders*FirstCredit + large + overhead
+			const most = limit + senders*FirstCredit + large + credit.Overhead
 			for i := range senders {
 				msg, err := mb.Recv(soon(t))
 				if err != nil {
 					t.Fatal(err)
 				}
 				msg.Release()
-				if _, stored := mb.Len(); stored > large+overhead {
+				if _, stored := mb.Len(); stored > large+credit.Overhead {
 					t.Fatalf("after %d messages %d bytes are stored", i+1, stored)
 				}
 				if p := promised(mb); p > most {
@@ -82,15 +96,15 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 			needed(t, mb)
 			// The grant is made while the sender gives up: it arrives when no sender waits.
 			mb.mu.Lock()
-			in := mb.creditQueue[0]
-			mb.grantNeedLocked(in)
+			in := mb.credit.Waiting()[0].Owner().(*inflow)
+			mb.credit.GrantNeed(&in.Account)
 			mb.mu.Unlock()
 			cancel()
 			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
 			}
 			in.l.credit(mb, in)
-			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return oversized(mb) == nil })
 			take(t, mb)
 			eventually.Returns(t, "another large message", func() {
 				if err := fc.try(soon(t), 2, 8*FirstCredit); err != nil {
@@ -111,7 +125,7 @@ func TestOversizeGrantGivenBack(t *testing.T) {
 // needed waits until one sender waits for credit of mb.
 func needed(t *testing.T, mb *Mailbox) {
 	t.Helper()
-	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
+	eventually.True(t, "the need", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.credit.Waiting()) == 1 })
 }
 
 // grantUnused makes the mailbox mb, which is empty, grant a sender of a credit beyond its limit. It
@@ -127,8 +141,8 @@ func grantUnused(t *testing.T, a *Dispatcher, mb *Mailbox) (in *inflow, sent cha
 	go func() { sent <- flow(t, a, mb).try(soon(t), 1, 8*FirstCredit) }()
 	needed(t, mb)
 	mb.mu.Lock()
-	in = mb.creditQueue[0]
-	mb.grantNeedLocked(in)
+	in = mb.credit.Waiting()[0].Owner().(*inflow)
+	mb.credit.GrantNeed(&in.Account)
 	mb.mu.Unlock()
 	take(t, mb)
 	return in, sent
@@ -194,11 +208,11 @@ func TestOversizeGrantWithoutMemory(t *testing.T) {
 	in, _ := grantUnused(t, a, mb)
 	go func() { _ = flow(t, c, mb).try(soon(t), 2, 8*FirstCredit) }()
 	needed(t, mb)
-	used, err := b.pool.GetReserved(2 << 20)
+	used, err := b.cfg.Pool.GetReserved(2 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := b.pool.GetReserved(1 << 20)
+	more, err := b.cfg.Pool.GetReserved(1 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,10 +336,10 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 				})
 			}
 			mb.mu.Lock()
-			in := mb.creditQueue[0]
-			mb.grantNeedLocked(in)
+			in := mb.credit.Waiting()[0].Owner().(*inflow)
+			mb.credit.GrantNeed(&in.Account)
 			mb.mu.Unlock()
-			asked := func() uint64 { fa.l.mu.Lock(); defer fa.l.mu.Unlock(); return fa.asked }
+			asked := func() uint64 { fa.l.mu.Lock(); defer fa.l.mu.Unlock(); return fa.credit.Asked() }
 			cancel()
 			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 				t.Fatal(err)
@@ -345,7 +359,7 @@ func TestEarlierGrantGivenBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversize == nil })
+			eventually.True(t, "the grant given back", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return oversized(mb) == nil })
 			take(t, mb)
 			eventually.Returns(t, "another large message", func() {
 				if err := fc.try(soon(t), 3, 8*FirstCredit); err != nil {
@@ -385,7 +399,7 @@ func TestFirstCreditWhileFull(t *testing.T) {
 					}
 				}
 			}()
-			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) == 1 })
+			eventually.True(t, "a full mailbox", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.credit.Waiting()) == 1 })
 			box(t, a, 1, 0) // the sender, which the receiver names
 			fa := flow(t, a, mb)
 			const messages = 100
@@ -447,13 +461,13 @@ func TestGrantsAreCounted(t *testing.T) {
 	var ins []*inflow
 	for i := range uint64(20) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
-		in := &inflow{from: l, l: l, dst: 1, mb: mb}
+		in := inflowFor(mb, l)
 		mb.admit(in)
 		ins = append(ins, in)
 	}
 	granted := 0
 	for i, in := range ins {
-		g, err := mb.onNeed(in, charge(8<<20), outgoing{})
+		g, err := mb.onNeed(in, credit.Charge(8<<20), credit.Outgoing{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -469,7 +483,7 @@ func TestGrantsAreCounted(t *testing.T) {
 	for _, in := range ins {
 		mb.closeAccount(in)
 	}
-	if p := promised(mb); p != 0 || mb.oversize != nil {
+	if p := promised(mb); p != 0 || locked(&mb.mu, func() bool { return oversized(mb) != nil })() {
 		t.Errorf("%d bytes are promised to no sender", p)
 	}
 }
@@ -488,11 +502,11 @@ func TestArrivalGrants(t *testing.T) {
 			var ins [2]*inflow
 			for i := range ins {
 				l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+uint64(i), 0)})
-				ins[i] = &inflow{from: l, l: l, dst: 1, mb: mb}
+				ins[i] = inflowFor(mb, l)
 				mb.admit(ins[i])
 			}
 			const size = 400_000
-			if g, err := mb.onNeed(ins[0], charge(size), outgoing{}); err != nil || g < charge(size) {
+			if g, err := mb.onNeed(ins[0], credit.Charge(size), credit.Outgoing{}); err != nil || g < credit.Charge(size) {
 				t.Fatalf("%d granted: %v", g, err)
 			}
 			ctx, end := context.WithCancel(t.Context())
@@ -502,7 +516,7 @@ func TestArrivalGrants(t *testing.T) {
 				received <- err
 			}()
 			eventually.True(t, "a receiver", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.waiters.First() != nil })
-			if g, err := mb.onNeed(ins[1], charge(size), outgoing{}); err != nil || g != 0 {
+			if g, err := mb.onNeed(ins[1], credit.Charge(size), credit.Outgoing{}); err != nil || g != 0 {
 				t.Fatalf("%d granted while the first message is under way: %v", g, err)
 			}
 			b, err := d.arriving(size)
@@ -512,7 +526,7 @@ func TestArrivalGrants(t *testing.T) {
 			if err := mb.deliver(ins[0], []subsys.Frame{{Header: subsys.Header{Src: 1, Len: size}, Data: b.Bytes(), Buf: b}}, size, 0, nil); err != nil {
 				t.Fatal(err)
 			}
-			eventually.True(t, "credit of the second sender", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return ins[1].granted >= charge(size) })
+			eventually.True(t, "credit of the second sender", func() bool { mb.mu.Lock(); defer mb.mu.Unlock(); return ins[1].Granted() >= credit.Charge(size) })
 			eventually.True(t, "a dial, to tell that credit", func() bool { l := ins[1].l; l.mu.Lock(); defer l.mu.Unlock(); return l.life.State() == life.Dialling })
 			end()
 			if err := <-received; !errors.Is(err, context.Canceled) {
@@ -545,14 +559,14 @@ func TestGiveBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := l.inflow(1)
-	if in.granted != 1<<19 {
-		t.Fatalf("%d granted", in.granted)
+	if in.Granted() != 1<<19 {
+		t.Fatalf("%d granted", in.Granted())
 	}
-	if err := say(FirstCredit, FirstCredit); err != nil || in.granted != 1<<19 {
-		t.Errorf("a late return: %v, %d granted", err, in.granted)
+	if err := say(FirstCredit, FirstCredit); err != nil || in.Granted() != 1<<19 {
+		t.Errorf("a late return: %v, %d granted", err, in.Granted())
 	}
-	if err := say(FirstCredit, 1<<19); err != nil || in.granted != FirstCredit || promised(mb) != FirstCredit {
-		t.Errorf("a return: %v, %d granted, %d promised", err, in.granted, promised(mb))
+	if err := say(FirstCredit, 1<<19); err != nil || in.Granted() != FirstCredit || promised(mb) != FirstCredit {
+		t.Errorf("a return: %v, %d granted, %d promised", err, in.Granted(), promised(mb))
 	}
 	for _, wrong := range []uint64{0, FirstCredit - 1} {
 		if err := say(wrong, FirstCredit); !errors.Is(err, ErrProtocol) {
@@ -596,7 +610,7 @@ func TestCreditSentInOrder(t *testing.T) {
 		}
 	}
 	in := l.inflow(1)
-	late, err := mb.onNeed(in, 2*FirstCredit, outgoing{}) // granted, and not told yet
+	late, err := mb.onNeed(in, 2*FirstCredit, credit.Outgoing{}) // granted, and not told yet
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -647,9 +661,9 @@ func TestLimitWhileReceiverWaits(t *testing.T) {
 			eventually.True(t, "the sender stopped", func() bool {
 				mb.mu.Lock()
 				defer mb.mu.Unlock()
-				return len(mb.creditQueue) == 1 && mb.nextGranteeLocked() == nil
+				return len(mb.credit.Waiting()) == 1 && mb.credit.Next() == nil
 			})
-			if n, stored := mb.Len(); stored > FirstCredit+large+overhead {
+			if n, stored := mb.Len(); stored > FirstCredit+large+credit.Overhead {
 				t.Errorf("%d messages of %d bytes are stored", n, stored)
 			}
 			stop()
@@ -713,17 +727,17 @@ func TestNeedBehindPieces(t *testing.T) {
 	eventually.True(t, "a sender that waits", func() bool {
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
-		return f.waiters.First() != nil && f.sent > 0
+		return f.waiters.First() != nil && f.credit.Sent() > 0
 	})
 	f.l.mu.Lock()
-	if f.sent != large+overhead || f.asked > f.limit && f.line.IsWaiting() {
-		t.Errorf("%d bytes are accepted, and credit for %d is asked for", f.sent, f.asked)
+	if f.credit.Sent() != large+credit.Overhead || f.credit.Asked() > f.credit.Sent() && f.line.IsWaiting() {
+		t.Errorf("%d bytes are accepted, and credit for %d is asked for", f.credit.Sent(), f.credit.Asked())
 	}
 	f.l.mu.Unlock()
 	g.let(1 << 40)
 	for range messages {
 		take(t, mb)
-		if _, stored := mb.Len(); stored > large+overhead {
+		if _, stored := mb.Len(); stored > large+credit.Overhead {
 			t.Errorf("%d bytes are stored", stored)
 		}
 	}

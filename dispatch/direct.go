@@ -45,7 +45,9 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	if m == nil {
 		return nil, ErrGone
 	}
-	in := &inflow{from: d, dst: dst, mb: m}
+	q := new(localQueue)
+	in := newInflow(d, dst, q)
+	in.mb = m
 	m.mu.Lock() // either before Close of m, which then ends the flow, or after it
 	defer m.mu.Unlock()
 	if m.closed {
@@ -60,10 +62,9 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	case d.closing:
 		return nil, ErrClosed
 	}
-	f = &Flow{dst: dst, mb: m, in: in, to: o}
-	f.queue = &localQueue{f: f}
+	f = &Flow{dst: dst, mb: m, in: in, to: o, queue: q}
+	q.f = f
 	f.tracing.Store(d.unfollowed(dst))
-	in.queue = f.queue
 	d.passages.flows[m] = f
 	m.listInflowLocked(in)
 	return f, nil
@@ -165,7 +166,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	if p.call != 0 && m.calls == nil {
 		msg.call = p.call
 	}
-	if in.waiters.First() == nil && f.queue.takeCreditLocked(in.charge(b.Len())) {
+	if in.waiters.First() == nil && f.queue.takeCreditLocked(in.Charge(b.Len())) {
 		m.takeInLocked(msg, f.passage)
 		return nil
 	}
@@ -177,7 +178,7 @@ func (f *Flow) deliver(ctx context.Context, src uint32, tag uint64, b *buffers.B
 func (f *Flow) opensLocked() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
-	if m.closed || in.isClosed {
+	if m.closed || in.IsClosed() {
 		return in.closedErr()
 	}
 	if f.passage == nil && m.d != d {
@@ -185,7 +186,7 @@ func (f *Flow) opensLocked() error {
 			return in.closedErr()
 		}
 	}
-	if !in.wasOpened {
+	if !in.IsOpen() {
 		m.openAccountLocked(in)
 		f.queue.openLocked()
 	}
@@ -195,9 +196,7 @@ func (f *Flow) opensLocked() error {
 // takeInLocked puts a message that has credit into the mailbox. passage may be nil. mu must be
 // held.
 func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
-	c := msg.in.charge(len(msg.data))
-	msg.in.received += c
-	m.stored += c
+	m.credit.ArriveTaken(&msg.in.Account, msg.in.Charge(len(msg.data)))
 	msg.isSent = true
 	msg.buf.SetDelivered()
 	if msg.call != 0 {
@@ -250,7 +249,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	msg.buf, msg.in = nil, nil
 	msg.clearCall()
 	msg.Release()
-	if m.closed || in.isClosed {
+	if m.closed || in.IsClosed() {
 		return in.closedErr()
 	}
 	if m.serveDirectLocked(in); in.waiters.First() == nil { // no goroutine of this sender waits any more: other senders may have the credit
@@ -264,11 +263,11 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 // withdrawNeedLocked takes back what a context of this process was granted for a message that it
 // does not send: other senders may have it. mu must be held.
 func (m *Mailbox) withdrawNeedLocked(in *inflow) {
-	m.dequeueNeedLocked(in)
+	m.credit.Withdraw(&in.Account)
 	q := in.queue
 	q.closeLocked() // no sender may take credit meanwhile
-	if in.granted > q.sent+in.first {
-		m.lowerGrantLocked(in, q.sent+in.first)
+	if total := q.sent + in.First(); in.Granted() > total {
+		m.credit.Lower(&in.Account, total)
 	}
 	q.openLocked()
 	m.grantQueuedSoon()
@@ -292,33 +291,20 @@ func (m *Mailbox) serveDirectLocked(in *inflow) {
 // takeLocalCreditLocked takes the credit for a message of n bytes of a context of this process. If
 // there is too little, it asks for more and reports false. mu must be held.
 func (m *Mailbox) takeLocalCreditLocked(in *inflow, n int) bool {
-	q, c := in.queue, in.charge(n)
+	q, c := in.queue, in.Charge(n)
 	if q.takeCreditLocked(c) {
 		return true
 	}
 	q.closeLocked() // the next senders wait behind this one
-	m.grantLocked(in)
-	if need := q.sent + c; need > in.granted && in.need != need {
-		m.queueNeedLocked(in, need)
+	a := &in.Account
+	m.credit.Renew(a)
+	if need := q.sent + c; need > a.Granted() && !a.WaitsFor(need) {
+		m.storeQueuesLocked()
+		_, others := m.credit.Wait(a, need)
+		m.askedLocked(in, others)
 	}
-	m.grantAheadLocked(in)
+	m.credit.Ahead(a)
 	return q.takeCreditLocked(c)
-}
-
-// aheadMost is the most that a context of this process is granted beyond its window at a time.
-const aheadMost = 16 << 10
-
-// grantAheadLocked grants a context of this process more than the message that it sends needs, if
-// there is room for much more: a sender far ahead of its receiver need not ask for each message. mu
-// must be held.
-func (m *Mailbox) grantAheadLocked(in *inflow) {
-	if m.promise >= m.limit || len(m.creditQueue) > 0 || in.isClosed || m.serial&Bounded != 0 {
-		return
-	}
-	more := min(aheadMost, min(m.limit-m.promise, m.d.unpromised(in))/8)
-	m.addPromisedLocked(in, int64(more))
-	m.addOutstandingLocked(in, int64(more))
-	in.setGranted(in.granted + more)
 }
 
 // context returns the context itself: a Dispatcher is the sending side of what it sends within the

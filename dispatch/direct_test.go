@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
@@ -56,7 +57,7 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 		}
 		boxes = append(boxes, mb)
 	}
-	if n := d.promised.Load(); n != 0 {
+	if n := d.budget.Promised(); n != 0 {
 		t.Errorf("%d bytes of the memory are promised", n)
 	}
 	available := func() {
@@ -68,13 +69,13 @@ func TestOwnMailboxesReserveNothing(t *testing.T) {
 	for _, mb := range boxes[:4] {
 		together(t, mb, 4<<10, "over", "a", "link") // beside the context's own messages
 	}
-	if n := d.promised.Load(); n != 4*FirstCredit {
+	if n := d.budget.Promised(); n != 4*FirstCredit {
 		t.Errorf("%d bytes of the memory are promised to four links", n)
 	}
 	for _, mb := range boxes {
 		mb.Close()
 	}
-	if n := d.promised.Load(); n != 0 {
+	if n := d.budget.Promised(); n != 0 {
 		t.Errorf("%d bytes of the memory are promised by closed mailboxes", n)
 	}
 	available()
@@ -88,8 +89,8 @@ func TestOwnMessageLeavesTheBudget(t *testing.T) {
 	try.OK(t, flow(t, d, mb).Send(soon(t), 1, 0, buf(t, d, string(make([]byte, 1<<20)))))
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	if mb.oversize == nil || d.oversize.Load() != nil {
-		t.Errorf("the mailbox's grant is %v, the budget's %v", mb.oversize, d.oversize.Load())
+	if oversized(mb) == nil || d.budget.Oversize() != nil {
+		t.Errorf("the mailbox's grant is %v, the budget's %v", oversized(mb), d.budget.Oversize())
 	}
 }
 
@@ -114,7 +115,7 @@ func testLimitOfManyGoroutines(t *testing.T) {
 	take(t, mb)
 	for i := range senders {
 		synctest.Wait()
-		if n, stored := mb.Len(); n != 1 || stored != charge(large) {
+		if n, stored := mb.Len(); n != 1 || stored != credit.Charge(large) {
 			t.Fatalf("message %d: %d messages, %d bytes are stored", i, n, stored)
 		}
 		take(t, mb)

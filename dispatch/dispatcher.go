@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/progress"
 	"github.com/rocl-go/rocl/dispatch/internal/spin"
@@ -60,7 +61,7 @@ var (
 )
 
 // MaxMessage is the longest payload in bytes (1 GiB + 512 MiB).
-const MaxMessage = 3 << 29
+const MaxMessage = credit.MaxMessage
 
 // A Resolver returns the addresses of a context. An error that matches ErrGone says that the
 // context has ended: its links end at once, whatever GiveUp is.
@@ -159,7 +160,7 @@ type Dispatcher struct {
 	watched  watched
 
 	messagePool
-	budget
+	budget  credit.Budget
 	waiters sync.Pool
 	numbers atomic.Uint64 // of waiters that snapshots have seen
 
@@ -207,11 +208,11 @@ func New(cfg Config) *Dispatcher {
 
 		passages: passages{byPeer: map[resource.GID]*passageEnd{}, flows: map[*Mailbox]*Flow{}},
 	}
-	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, 0), map[*Flow]struct{}{}
+	d.calls.box, d.calls.watched = newMailbox(d, wire.Replies, 0, 0), map[*Flow]struct{}{}
 	d.calls.box.calls = &d.calls
 	d.boxes[wire.Replies] = d.calls.box
 	d.reports.Call, d.reports.Most = cfg.Undelivered, reportsMost
-	d.budget.init(cfg.Pool)
+	d.budget.Init(cfg.Pool, func() { go d.grantAll() })
 	cfg.Pool.SetWaiter(d)
 	d.handshakes = subsys.NewHandshakes(maxPending)
 	d.progress.Init(progress.Config{
@@ -332,7 +333,7 @@ func (d *Dispatcher) startPoller() *subsys.Poller {
 // Mailbox makes the mailbox of the resource with the given serial. limit is in bytes; 0 means the
 // default.
 func (d *Dispatcher) Mailbox(serial uint32, limit int) (*Mailbox, error) {
-	return d.publish(newMailbox(d, serial, limit))
+	return d.publish(newMailbox(d, serial, limit, 0))
 }
 
 // publish lets messages come to a new mailbox, which is complete, and returns it.
@@ -353,7 +354,7 @@ func (d *Dispatcher) publish(m *Mailbox) (*Mailbox, error) {
 // resource has no receivers. If handle returns false, the sender is told that the resource does not
 // exist. handle may not keep the message.
 func (d *Dispatcher) Serve(serial uint32, limit int, handle func(*Message) bool) error {
-	m := newMailbox(d, serial, limit)
+	m := newMailbox(d, serial, limit, 0)
 	m.handle = handle
 	m.handlesAtOnce.Store(true)
 	_, err := d.publish(m)
@@ -498,7 +499,7 @@ func (d *Dispatcher) Close(ctx context.Context) error {
 	d.eachLink(func(l *link) { l.sayGoodbye() })
 	d.leaveProcess()
 	d.cancel()
-	d.pool.Unawait(d)
+	d.budget.Close()
 
 	d.mu.Lock()
 	ports := d.ports

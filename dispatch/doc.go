@@ -20,6 +20,7 @@
 //
 //	internal/session    frames sent, acknowledged and retransmitted; pieces of large messages
 //	internal/life       which connection a link has
+//	internal/credit     what contexts may send to a mailbox
 //	internal/spin       how long a waiter polls
 //	internal/wire       frame types, and the messages of the handshake
 //
@@ -122,24 +123,12 @@
 //
 // # Credit
 //
-// A mailbox has an account of each sending context (inflow). Its numbers are charged bytes since
-// the session began:
-//
-//	0           consumed          received            granted             need
-//	├──────────────┼─────────────────┼───────────────────┼──────────────────┤
-//	│ has left the │ is stored in    │ the sender may    │ a sender waits   │
-//	│ mailbox      │ the mailbox     │ send this         │ for this         │
-//	               └─ promised: counts against the limit ┘
-//
-// An account begins with granted = first, which is FirstCredit, or 0 for a bounded mailbox. need is
-// 0 while no sender waits. The numbers grow, with two exceptions: PutBack lowers consumed, and a
-// sender may give back what it was granted and does not use, which lowers granted.
-//
-// A Need frame carries need to the receiver, and a Credit frame carries granted to the sender. The
-// sender has its side of the account in a Flow: sent, the latest limit that it was granted, and
-// asked, its latest need. Mailbox.grant renews credit when half of a sender's window is used.
-// Mailbox.nextGranteeLocked chooses the waiting sender whose need fits, and Mailbox.grantNeedLocked
-// grants it.
+// Package internal/credit has the accounts of a mailbox, and says who gets credit next. An inflow
+// has the account of one sending context, and a Flow has the sender's side of it. A sender that
+// lacks credit sends a Need frame with the limit that it needs, and waits. The mailbox answers with
+// a Credit frame that has the new limit: at once, or when enough has been received
+// (Mailbox.consumeLocked, Mailbox.grantQueuedLocked). A Need frame also withdraws what was asked
+// for, or gives credit back.
 //
 // # Large messages
 //

@@ -115,7 +115,7 @@ func (d *Dispatcher) OnEnd(ctx context.Context, owner resource.GID, dst uint32, 
 // onEnd is OnEnd for the mailbox of a resource of this process.
 func (m *Mailbox) onEnd(in *inflow, e *ending) (cancel func() bool) {
 	m.mu.Lock()
-	if m.closed || in.isClosed {
+	if m.closed || in.IsClosed() {
 		m.mu.Unlock()
 		m.notifyEnd(in, []*ending{e})
 		return func() bool { return false }
@@ -158,17 +158,22 @@ func (l *link) onEnd(ctx context.Context, dst uint32, e *ending) (cancel func() 
 			l.endings = map[uint32]*endings{}
 		}
 		l.endings[dst] = list
-		total := firstCredit(dst) // the credit that an account has from its beginning
-		if f := l.flows[dst]; f != nil {
-			total = max(f.limit, f.asked) // the credit that the flow has, or has asked for
-		}
-		l.putLocked(wire.TypeNeed, dst, 0, total)
+		l.putLocked(wire.TypeNeed, dst, 0, l.limitLocked(dst))
 	}
 	list.push(e)
 	e.at.Store(l)
 	l.watchLocked()
 	l.postLocked()
 	return func() bool { return e.cancel(dst) }, nil
+}
+
+// limitLocked returns the credit that the flow to the resource dst has, or has asked for: a Need of
+// that much asks for nothing. mu must be held.
+func (l *link) limitLocked(dst uint32) uint64 {
+	if f := l.flows[dst]; f != nil {
+		return f.credit.Limit()
+	}
+	return firstCredit(dst)
 }
 
 // cancel takes e from the list of its link, which may be the successor of the one that it was put

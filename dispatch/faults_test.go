@@ -700,7 +700,7 @@ func TestWaitersEndWithTheirContext(t *testing.T) {
 				}
 				ends <- err
 			}()
-			eventually.True(t, "a sender waits", locked(&its.mu, func() bool { return len(its.creditQueue) > 0 }))
+			eventually.True(t, "a sender waits", locked(&its.mu, func() bool { return len(its.credit.Waiting()) > 0 }))
 			done := ended()
 			_ = a.Close(done) // messages are not waited for
 			for range 4 {

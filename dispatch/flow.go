@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
@@ -16,27 +17,10 @@ import (
 
 // A Flow leads from this context to one resource: it has the link and the credit. Concurrent use is
 // fine. Messages sent one after another arrive in that order.
-//
-// Over a link, the flow has the sender's side of the credit. Its numbers are charged bytes since
-// the session began:
-//
-//	0             sent              limit              asked
-//	├──────────────┼──────────────────┼──────────────────┤
-//	│ was sent     │ may be sent      │ the first waiter │
-//	               │ without waiting  │ needs this       │
-//
-// asked is 0 if no Need frame is open. A sender that gives up leaves its Need behind: the credit
-// for it may still come. unasked has the least and the greatest of such limits, and giveBackLocked
-// returns the credit that they bring.
 type Flow struct {
 	l         *link
 	dst       uint32
-	sent      uint64   // charged bytes, in all; l.mu guards this and the fields below
-	limit     uint64   // the charged bytes that may be sent, in all
-	asked     uint64   // the limit that was asked for last; 0: none
-	askedFor  outgoing // the message for which it was asked
-	unit      uint64   // the least that a message is charged, as the receiver has said
-	unasked   span     // limits that were asked for, may still be granted, and that no sender waits for
+	credit    credit.Sender // l.mu guards this and the fields below
 	gone      error
 	waiters   waitlist
 	tryCredit tryCredit
@@ -92,7 +76,7 @@ func (l *link) flow(dst uint32) *Flow {
 // newFlow makes the flow to the resource of the peer with serial dst. mu must be held, or the link
 // must not be published.
 func (l *link) newFlow(dst uint32) *Flow {
-	f := &Flow{l: l, dst: dst, limit: firstCredit(dst)}
+	f := &Flow{l: l, dst: dst, credit: credit.NewSender(firstCredit(dst))}
 	f.tracing.Store(l.d.unfollowed(dst))
 	l.flows[dst] = f
 	return f
@@ -104,7 +88,7 @@ func (f *Flow) Dead() bool {
 	if f.mb != nil {
 		f.mb.mu.Lock()
 		defer f.mb.mu.Unlock()
-		return f.mb.closed || f.in.isClosed
+		return f.mb.closed || f.in.IsClosed()
 	}
 	f.l.mu.Lock()
 	defer f.l.mu.Unlock()
@@ -206,10 +190,12 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 		l.mu.Unlock()
 		return false, err
 	}
-	c := max(charge(len(p)), f.unit)
-	if f.gone == nil && f.waiters.First() == nil && f.sent+c <= f.limit && l.s.HasRoom() {
-		f.sent += c
-	} else if err := f.admit(ctx, c, outgoing{src, tag, uint32(len(p))}, b); err != nil {
+	c := f.credit.Charge(len(p))
+	if f.waiters.First() != nil || !l.s.HasRoom() || !f.credit.Take(c) {
+		err := f.admit(ctx, c, credit.Outgoing{Src: src, Tag: tag, Size: uint32(len(p))}, b)
+		if err == nil {
+			return f.enqueueLocked(src, tag, p, b, why), nil
+		}
 		l.mu.Unlock()
 		return false, err
 	}
@@ -220,7 +206,7 @@ func (f *Flow) accept(ctx context.Context, src uint32, tag uint64, p []byte, b *
 // enqueueLocked releases it.
 func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer, why purpose) (copied bool) {
 	call := why.call
-	l, c := f.l, max(charge(len(p)), f.unit)
+	l, c := f.l, f.credit.Charge(len(p))
 	var h subsys.Header // field by field: a literal would be built elsewhere and copied
 	h.Len, h.Type, h.Tag, h.Src, h.Dst = uint32(len(p)), wire.TypeData, tag, src, f.dst
 	queues := l.s.Splits(len(p)) || f.line.IsWaiting()
@@ -235,7 +221,7 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 	}
 	if !copied {
 		if b == nil {
-			f.sent -= c
+			f.credit.PutBack(c)
 			l.mu.Unlock()
 			return false
 		}
@@ -278,19 +264,18 @@ func (f *Flow) enqueueLocked(src uint32, tag uint64, p []byte, b *buffers.Buffer
 // credit get it in the order in which they came. Senders that wait for room in the session are
 // woken together, and go on in no particular order. mu is held on entry and on return, and released
 // while admit waits.
-func (f *Flow) admit(ctx context.Context, c uint64, o outgoing, b *buffers.Buffer) error {
+func (f *Flow) admit(ctx context.Context, c uint64, o credit.Outgoing, b *buffers.Buffer) error {
 	l := f.l
 	for f.gone == nil && !l.s.HasRoom() {
 		if err := l.waitInLocked(ctx, &l.full); err != nil {
 			return err
 		}
 	}
-	c = max(c, f.unit) // the unit may have been told meanwhile
+	c = max(c, f.credit.Unit()) // which may have been told meanwhile
 	switch {
 	case f.gone != nil:
 		return f.gone
-	case f.waiters.First() == nil && f.sent+c <= f.limit:
-		f.sent += c
+	case f.waiters.First() == nil && f.credit.Take(c):
 		return nil
 	}
 	if b != nil {
@@ -318,32 +303,18 @@ func (f *Flow) admit(ctx context.Context, c uint64, o outgoing, b *buffers.Buffe
 	return f.gone
 }
 
-// A span is the least and the greatest of some limits; zeros mean that there are none.
-type span struct{ least, most uint64 }
-
-// add adds the limit n.
-func (s *span) add(n uint64) {
-	if s.least == 0 || n < s.least {
-		s.least = n
+// askLocked asks for the credit that the message o, charged c, needs, unless it was asked for last,
+// or large messages that have their credit have still to be sent. It reports whether it has asked.
+// mu must be held.
+func (f *Flow) askLocked(c uint64, o credit.Outgoing) bool {
+	if f.line.IsWaiting() {
+		return false
 	}
-	s.most = max(s.most, n)
-}
-
-// forgetLocked notes that no sender waits for the limit that was asked for last. mu must be held.
-func (f *Flow) forgetLocked() {
-	if f.asked > f.limit {
-		f.unasked.add(f.asked)
+	need, isNew := f.credit.Ask(c, o)
+	if isNew {
+		f.l.putLocked(wire.TypeNeed, f.dst, o.Src, need, needPayload(o)...)
 	}
-	f.asked = 0
-}
-
-// askLocked asks for credit up to need, for the message o. mu must be held.
-func (f *Flow) askLocked(need uint64, o outgoing) {
-	if need != f.asked {
-		f.forgetLocked()
-	}
-	f.asked, f.askedFor = need, o
-	f.l.putLocked(wire.TypeNeed, f.dst, o.src, need, o.needPayload()...)
+	return isNew
 }
 
 // skipLocked goes on when a sender, or a held message, has given up: the next one may need less. It
@@ -357,31 +328,27 @@ func (f *Flow) skipLocked() bool {
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
 // whether there is something to write. mu must be held.
 func (f *Flow) withdrawNeedLocked() bool {
-	if f.waiters.First() != nil || f.gone != nil || f.asked <= f.limit {
+	if f.waiters.First() != nil || f.gone != nil {
 		return false
 	}
-	f.forgetLocked()
-	f.l.putLocked(wire.TypeNeed, f.dst, 0, f.limit)
-	return true
+	limit, isOpen := f.credit.Withdraw()
+	if isOpen {
+		f.l.putLocked(wire.TypeNeed, f.dst, 0, limit)
+	}
+	return isOpen
 }
 
 // giveBackLocked returns the credit that was granted to a sender that no longer waits, because
 // other contexts may wait for it. It reports whether there is something to write. mu must be held.
 func (f *Flow) giveBackLocked() bool {
-	u := f.unasked
-	if f.waiters.First() != nil || f.gone != nil || u.least == 0 || f.limit < u.least {
+	if f.waiters.First() != nil || f.gone != nil {
 		return false
 	}
-	if f.limit >= u.most { // more than that is not to come
-		f.unasked = span{}
+	limit, held, gives := f.credit.GiveBack()
+	if gives {
+		f.l.putLocked(wire.TypeNeed, f.dst, 0, limit, heldPayload(held)...)
 	}
-	if f.limit > u.most || f.limit-f.sent <= firstCredit(f.dst) {
-		return false
-	}
-	held := f.limit
-	f.limit = f.sent + firstCredit(f.dst)
-	f.l.putLocked(wire.TypeNeed, f.dst, 0, f.limit, heldPayload(held)...)
-	return true
+	return gives
 }
 
 // heldPayload returns the payload of a Need that gives credit back.
@@ -393,15 +360,10 @@ func heldPayload(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil,
 // a message that was held. mu must be held.
 func (f *Flow) serveLocked() (asks bool) {
 	for w := f.waiters.First(); w != nil; w = f.waiters.First() {
-		w.charge = max(w.charge, f.unit)
-		if need := f.sent + w.charge; need > f.limit {
-			if (need != f.asked || w.sends != f.askedFor) && !f.line.IsWaiting() { // need is less than before if the first sender has given up
-				f.askLocked(need, w.sends)
-				asks = true
-			}
-			break
+		w.charge = max(w.charge, f.credit.Unit())
+		if !f.credit.Take(w.charge) {
+			return f.askLocked(w.charge, w.sends) || asks
 		}
-		f.sent += w.charge
 		f.waiters.remove(w)
 		if w.held != nil {
 			f.enqueueHeldLocked(w)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/planted"
@@ -216,7 +217,7 @@ func (l *link) work(fs []subsys.Frame) (n int, err error) {
 		switch {
 		case in.mb != nil && whole:
 			err = in.mb.deliver(in, fs[i:j], bytes, call, t)
-		case in.mb != nil && l.d.neverHolds(int(f.Len)): // j is i+1: a payload that is skipped comes alone
+		case in.mb != nil && l.d.budget.NeverHolds(int(f.Len)): // j is i+1: a payload that is skipped comes alone
 			l.dropMessage(in, f.Src, f.Tag, int(f.Len), purposeOf(call, f.Flags))
 			err = nil
 		}
@@ -244,7 +245,7 @@ func (l *link) inflow(dst uint32) *inflow {
 	}
 	in := l.inflows[dst]
 	if in == nil {
-		in = &inflow{from: l, l: l, dst: dst}
+		in = newInflow(l, dst, nil)
 		if mb := l.d.mailbox(dst); mb != nil && mb.admit(in) {
 			in.mb = mb
 			l.inflows[dst] = in // unknown resources are not remembered: a peer could make up many
@@ -293,8 +294,7 @@ func (l *link) onCredit(f *subsys.Frame) error {
 	if len(f.Data) > 0 && !l.setUnitLocked(f) {
 		return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
 	}
-	if fl := l.flows[f.Dst]; fl != nil && f.Tag > fl.limit {
-		fl.limit = f.Tag
+	if fl := l.flows[f.Dst]; fl != nil && fl.credit.Grant(f.Tag) {
 		l.answered = fl.serveLocked() || fl.giveBackLocked() || l.answered
 	}
 	return nil
@@ -308,10 +308,10 @@ func (l *link) onNeed(f *subsys.Frame) error {
 	switch {
 	case in.mb == nil:
 	case len(f.Data) == 0:
-		g, err = in.mb.onNeed(in, f.Tag, outgoing{})
+		g, err = in.mb.onNeed(in, f.Tag, credit.Outgoing{})
 	case len(f.Data) == needLen:
 		o := parseNeed(f)
-		if g, err = in.mb.onNeed(in, f.Tag, o); errors.Is(err, ErrTooLarge) {
+		if g, err = in.mb.onNeed(in, f.Tag, o); errors.Is(err, credit.ErrTooLarge) {
 			l.refuseNeed(f.Dst, f.Tag, o)
 			return nil
 		}

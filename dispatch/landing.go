@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -89,7 +90,7 @@ func (ld *landing) move(d *Dispatcher) {
 		return
 	}
 	var b *buffers.Buffer
-	if !d.neverHolds(n) {
+	if !d.budget.NeverHolds(n) {
 		b, _ = d.arriving(n)
 	}
 	if p := l.partIn(&ld.buf); p != nil {
@@ -142,7 +143,7 @@ func (l *link) memory(dst, src uint32, tag uint64, n int) (*buffers.Buffer, erro
 			return b, nil
 		}
 	}
-	if l.d.neverHolds(n) {
+	if l.d.budget.NeverHolds(n) {
 		return nil, nil
 	}
 	return l.d.arriving(n)
@@ -166,4 +167,13 @@ func (l *link) partIn(b *buffers.Buffer) *part {
 		}
 	}
 	return nil
+}
+
+// arriving returns a buffer for n bytes that arrive, from the memory that is kept for them.
+func (d *Dispatcher) arriving(n int) (*buffers.Buffer, error) {
+	buf, err := d.cfg.Pool.GetReserved(n)
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: a buffer for %d bytes: %w", n, err)
+	}
+	return buf, nil
 }

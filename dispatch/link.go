@@ -312,15 +312,14 @@ func (l *link) credit(m *Mailbox, in *inflow) {
 func (l *link) queueCredit(m *Mailbox, in *inflow) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if in.granted == in.announced {
-		return
+	granted, isNew := in.Announce()
+	switch unit := in.Unit(); {
+	case !isNew:
+	case unit > 0:
+		l.lockAndPut(wire.TypeCredit, in.dst, 0, granted, binary.LittleEndian.AppendUint64(nil, unit)...)
+	default:
+		l.lockAndPut(wire.TypeCredit, in.dst, 0, granted)
 	}
-	in.announced = in.granted
-	if in.unit > 0 {
-		l.lockAndPut(wire.TypeCredit, in.dst, 0, in.granted, binary.LittleEndian.AppendUint64(nil, in.unit)...)
-		return
-	}
-	l.lockAndPut(wire.TypeCredit, in.dst, 0, in.granted)
 }
 
 // flushAck acts on what was acknowledged, and acknowledges what arrived.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/progress"
 	"github.com/rocl-go/rocl/internal/lock"
 )
@@ -84,7 +85,7 @@ type arrivals struct {
 // must be held.
 func (q *localQueue) mayOpenLocked() bool {
 	m, in := q.f.mb, q.f.in
-	return !m.closed && !in.isClosed && in.wasOpened && in.waiters.First() == nil && m.serial&Bounded == 0 && m.calls == nil
+	return !m.closed && !in.IsClosed() && in.IsOpen() && in.waiters.First() == nil && m.serial&Bounded == 0 && m.calls == nil
 }
 
 // openLocked lets senders add messages, if they may. The mailbox's mu must be held.
@@ -141,7 +142,7 @@ func (q *localQueue) add(src uint32, tag uint64, p []byte, b *buffers.Buffer, is
 	if m.isAwaited() || !q.isOpen.Load() {
 		return false
 	}
-	c := charge(len(p))
+	c := credit.Charge(len(p))
 	q.mu.Lock()
 	if !q.isOpen.Load() || q.sent+c > q.limit.Load() {
 		q.mu.Unlock()
@@ -313,9 +314,7 @@ func (m *Mailbox) storePartLocked(q *localQueue, r *run, i, n int) {
 	for j := i; j < n; j++ {
 		bytes += len(r.items[j].data)
 	}
-	c := uint64(bytes + overhead*(n-i))
-	r.in.received += c
-	m.stored += c
+	m.credit.ArriveTaken(&r.in.Account, uint64(bytes+credit.Overhead*(n-i)))
 	if r.buf != nil {
 		q.f.dispatcher().countCopies(n-i, bytes)
 	}

@@ -150,13 +150,13 @@ func checkEmpty(t *testing.T, mb *Mailbox) {
 	defer mb.mu.Unlock()
 	promise := uint64(0)
 	for in := range mb.inflows {
-		if in.consumed != in.received || in.queue != nil && in.queue.sent != in.received {
-			t.Errorf("%d of %d bytes are consumed", in.consumed, in.received)
+		if in.Stored() != 0 || in.queue != nil && in.queue.sent != in.Received() {
+			t.Errorf("%d of %d bytes are consumed", in.Received()-in.Stored(), in.Received())
 		}
-		promise += in.granted - in.consumed
+		promise += in.Granted() - in.Received() + in.Stored()
 	}
-	if promise != mb.promise {
-		t.Errorf("%d bytes are promised, and the senders have %d", mb.promise, promise)
+	if promise != mb.credit.Promised() {
+		t.Errorf("%d bytes are promised, and the senders have %d", mb.credit.Promised(), promise)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/lock"
@@ -25,19 +26,10 @@ func (m *Mailbox) isClosed() bool {
 // messages that match, the first one is received first.
 //
 // The limit, in charged bytes, bounds what is stored: senders get credit out of it, and wait when
-// there is none. While a receiver waits for a message that is not stored, the limit is twice as
-// large for the senders that may send it.
-//
-// Beyond the limit, each sending context may always have FirstCredit bytes that are not received
-// yet. In addition, one sending context at a time gets the credit for a message that does not fit.
-// The context gets this credit when nothing is stored, or when a receiver waits for a message that
-// is not stored and no message of that context is stored. If a receiver names the context, the
-// context need only wait until the message of the previous such context has arrived.
+// there is none. Package internal/credit says when they get more than that.
 type Mailbox struct {
 	d      *Dispatcher
 	serial uint32
-	limit  uint64
-	unit   uint64 // the least that a message of a sender that knows it is charged; 0: overhead
 
 	arrivals
 	open openRun
@@ -54,22 +46,14 @@ type Mailbox struct {
 	taken        int           // messages taken since a receiver waited last
 	spinners     int           // receivers that poll for news
 	filled       []*localQueue // local queues that have been stored since a receiver waited
-	stored       uint64        // charged bytes of the stored messages
 	matcher      *matcher      // finds messages for receives with selectors; nil until a receive has passed messages over
 
 	// Credit: the accounts of senders, and what they were granted.
-	inflows     map[*inflow]struct{} // accounts of all contexts that send, or may
-	past        uint64               // what has arrived from contexts whose accounts have ended, in charged bytes
-	flows       int                  // contexts that send
-	window      uint64               // the share of each of them in the limit
-	promise     uint64               // charged bytes granted and not yet consumed, including stored ones
-	budgeted    int64                // the part of promise that the budget counts
-	outstanding int64                // the part of budgeted that has not arrived
-	creditQueue []*inflow            // senders that wait for more credit, in order
-	isGranting  bool                 // a goroutine is about to give them credit
-	isHolding   bool                 // a timer is about to do that, since holdsBackLocked
-	oversize    *inflow              // the one sender with a grant beyond the limit; nil: none
-	oversizeEnd uint64               // the end of that grant: oversize becomes nil when as much is consumed
+	credit     credit.Receiver
+	inflows    map[*inflow]struct{} // accounts of all contexts that send, or may
+	past       uint64               // what has arrived from contexts whose accounts have ended, in charged bytes
+	isGranting bool                 // a goroutine is about to give senders that wait their credit
+	isHolding  bool                 // a timer is about to do that, since holdsBackLocked
 
 	// Receivers, and other takers of messages.
 	waiters  receivers
@@ -92,17 +76,19 @@ type Mailbox struct {
 }
 
 // newMailbox returns an empty mailbox that no message can come to yet; see publish. limit is in
-// charged bytes; 0 means the default.
-func newMailbox(d *Dispatcher, serial uint32, limit int) *Mailbox {
+// charged bytes; 0 means the default. A bounded mailbox has at most so many messages; 0 means any
+// number.
+func newMailbox(d *Dispatcher, serial uint32, limit, messages int) *Mailbox {
 	if limit <= 0 {
 		limit = d.cfg.Mailbox
 	}
-	m := &Mailbox{d: d, serial: serial, limit: uint64(limit)}
+	m := &Mailbox{d: d, serial: serial}
 	m.waiters.isWaiting = &m.isWaiting
 	if serial&Bounded == 0 {
-		m.limit = max(m.limit, FirstCredit)
+		m.credit.Init(&d.budget, uint64(limit))
+	} else {
+		m.credit.InitBounded(&d.budget, uint64(limit), uint64(max(messages, 0)))
 	}
-	m.divideLimitLocked(0)
 	return m
 }
 
@@ -115,22 +101,19 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64, 
 	if m.closed {
 		return ErrGone
 	}
-	c := charge(size) + overhead*uint64(len(fs)-1)
-	if !in.wasOpened { // the first message
+	c := credit.Charge(size) + credit.Overhead*uint64(len(fs)-1)
+	if !in.IsOpen() { // the first message
 		m.openAccountLocked(in)
 	}
-	if in.unit > overhead {
+	if in.Unit() > credit.Overhead {
 		c = 0
 		for i := range fs {
-			c += in.charge(len(fs[i].Data))
+			c += in.Charge(len(fs[i].Data))
 		}
 	}
-	if in.received+c > in.granted {
-		return ErrProtocol
+	if err := m.credit.Arrive(&in.Account, c); err != nil {
+		return err
 	}
-	in.received += c
-	m.stored += c
-	m.addOutstandingLocked(in, -int64(c))
 	m.storeQueuesLocked() // what has come before
 	for len(fs) > 0 {
 		n := togetherMost(fs)
@@ -180,7 +163,7 @@ func (m *Mailbox) messageOf(in *inflow, f *subsys.Frame, call uint64) *Message {
 // arrivedLocked grants the next sender its credit if the message beyond the limit has arrived. A
 // receiver may wait for the message of that sender alone. mu must be held.
 func (m *Mailbox) arrivedLocked(in *inflow) {
-	if m.oversize == in && in.received >= m.oversizeEnd {
+	if a, _, hasCome := m.credit.Oversize(); a == &in.Account && hasCome {
 		m.grantQueuedSoon()
 	}
 }
@@ -298,7 +281,7 @@ func (m *Mailbox) Len() (messages int, stored uint64) {
 	defer m.mu.Unlock()
 	m.storeQueuesLocked()
 	m.takeBackLocked()
-	return m.count, m.stored
+	return m.count, m.credit.Stored()
 }
 
 // Close makes the mailbox refuse messages, and drops the stored ones. All contexts that have sent
@@ -316,8 +299,8 @@ func (m *Mailbox) Close() {
 	}
 	m.takeBackLocked()
 	m.expandLocked()
-	m.dropPromisesLocked()
-	m.endOversizeLocked()
+	waiting := slices.Clone(m.credit.Waiting())
+	m.credit.CloseAll()
 	if m.oversizeTimer != nil {
 		m.oversizeTimer.Stop()
 	}
@@ -330,10 +313,10 @@ func (m *Mailbox) Close() {
 	}
 	m.closed = true
 	m.endSpinLocked()
-	msgs, ins, waiting := m.messages, m.inflows, m.creditQueue
+	msgs, ins := m.messages, m.inflows
 	m.inflows = nil
 	m.messages = list.List[Message]{}
-	m.count, m.stored, m.creditQueue = 0, 0, nil
+	m.count = 0
 	m.matcher = nil
 	m.waiters.fireAll()
 	for in := range ins {
@@ -345,7 +328,7 @@ func (m *Mailbox) Close() {
 	m.unmonitor()
 	closing := m.d.hasBegunClosing() // a context that closes tells all its links with a goodbye
 	for in := range ins {
-		if in.l == nil || !closing || slices.Contains(waiting, in) {
+		if in.l == nil || !closing || slices.Contains(waiting, &in.Account) {
 			in.from.mailboxClosed(in)
 		}
 		if ended := m.takeEndings(in); ended != nil {

@@ -204,8 +204,8 @@ func TestMailboxModel(t *testing.T) {
 			msg.Release()
 		}
 		m.mu.Lock()
-		if m.stored != 0 || f.in.consumed != f.in.received {
-			t.Errorf("%d bytes are stored in an empty mailbox, %d of %d are consumed", m.stored, f.in.consumed, f.in.received)
+		if m.credit.Stored() != 0 || f.in.Stored() != 0 {
+			t.Errorf("%d bytes are stored in an empty mailbox, %d of %d are consumed", m.credit.Stored(), f.in.Received()-f.in.Stored(), f.in.Received())
 		}
 		m.mu.Unlock()
 		for _, msg := range held {

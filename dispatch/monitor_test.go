@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
@@ -145,7 +146,7 @@ func TestMonitorFullMailbox(t *testing.T) {
 		monitorOf(t, mine, monitored(its), 8) // each monitor has its own tag
 		f, ended := flow(t, b, mine), func() context.Context { ctx, cancel := context.WithCancel(soon(t)); cancel(); return ctx }()
 		full := 0
-		for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-overhead)) == nil; full++ {
+		for ctx := soon(t); f.SendBytes(ctx, other.serial, 1, make([]byte, FirstCredit-credit.Overhead)) == nil; full++ {
 			ctx = ended // from the second monitor on
 		}
 		its.Close()
@@ -323,12 +324,13 @@ func TestMonitorIsPromisedNothing(t *testing.T) {
 			awaitEnd(t, ended, ErrGone) // now the account is open
 		}
 		its.mu.Lock()
-		promise, flows, window := its.promise, its.flows, its.window
+		promise := its.credit.Promised()
+		flows, window := its.credit.Share()
 		its.mu.Unlock()
 		if promise != 0 || flows != 0 || window != 1<<20 {
 			t.Errorf("%d contexts that monitor: %d bytes are promised, %d send, and the window is %d", len(all), promise, flows, window)
 		}
-		for i, size := range []int{0, FirstCredit - overhead, 100_000, 600_000, 3 << 20} {
+		for i, size := range []int{0, FirstCredit - credit.Overhead, 100_000, 600_000, 3 << 20} {
 			exchange(t, all[i], its, 1, size)
 		}
 		its.Close()

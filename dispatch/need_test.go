@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/resource"
@@ -69,7 +70,7 @@ func TestNeedyBehindCancelled(t *testing.T) {
 			w := newWorld()
 			b := w.node(t, 9, tr)
 			mb := box(t, b, 1, FirstCredit)
-			waiting := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.creditQueue) }
+			waiting := func() int { mb.mu.Lock(); defer mb.mu.Unlock(); return len(mb.credit.Waiting()) }
 			a, c, e := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 			if err := flow(t, c, mb).try(soon(t), 0, 60_000); err != nil {
 				t.Fatal(err)
@@ -131,7 +132,7 @@ func TestNeedOfTheLargest(t *testing.T) {
 	l := newLink(d, linkKey{peer: resource.MakeGID(1, 2, 0)})
 	l.d.progress.Lock()
 	defer l.d.progress.Unlock()
-	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: FirstCredit + charge(MaxMessage)}}
+	f := subsys.Frame{Header: subsys.Header{Type: wire.TypeNeed, Dst: 1, Tag: FirstCredit + credit.Charge(MaxMessage)}}
 	if err := l.control(&f); err != nil {
 		t.Error(err)
 	}

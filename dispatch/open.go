@@ -55,7 +55,7 @@ func (o *openRun) take() *Message {
 // without selectors may alternate. Nor does it in a bounded mailbox, whose senders go by what has
 // really been received, or while a sender waits for credit. mu must be held; no run is open.
 func (m *Mailbox) openLocked(first *Message) {
-	if m.wasTakenBack || m.serial&Bounded != 0 || len(m.creditQueue) > 0 {
+	if m.wasTakenBack || m.serial&Bounded != 0 || len(m.credit.Waiting()) > 0 {
 		m.wasTakenBack = false
 		return
 	}
@@ -65,9 +65,9 @@ func (m *Mailbox) openLocked(first *Message) {
 	m.taken += int(r.to - r.at)
 	c := uint64(0)
 	for i := r.at; i < r.to; i++ {
-		c += r.of.in.charge(len(r.of.items[i].data))
+		c += r.of.in.Charge(len(r.of.items[i].data))
 	}
-	m.consumeChargeLocked(r.of.in, c)
+	m.credit.Consume(&r.of.in.Account, c)
 	number := m.d.openings.Add(1)
 	r.of.claims.Store(uint64(newClaims(number, r)))
 	m.open.number.Store(number)

@@ -34,16 +34,20 @@ type oversizeProgress struct {
 // oversizeTimer.
 func (m *Mailbox) checkOversize() {
 	m.mu.Lock()
-	if m.closed || len(m.creditQueue) == 0 {
+	if m.closed || len(m.credit.Waiting()) == 0 {
 		m.oversizeTimer, m.oversizeSeen = nil, oversizeProgress{}
 		m.mu.Unlock()
 		return
 	}
-	in := m.oversize
-	if in == nil && m.d.memory > 0 {
-		in = m.d.oversize.Load() // the sender to another mailbox, with a grant beyond the budget
+	a, _, _ := m.credit.Oversize()
+	if a == nil {
+		a = m.d.budget.Oversize() // of the sender to another mailbox, with a grant beyond the budget
 	}
 	m.mu.Unlock()
+	var in *inflow
+	if a != nil {
+		in = a.Owner().(*inflow)
+	}
 
 	var now oversizeProgress
 	if in != nil {
@@ -82,8 +86,9 @@ func (in *inflow) oversizeProgress() oversizeProgress {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.oversize != in || in.received >= m.oversizeEnd || m.d.lacksMemory(m.oversizeEnd-in.received) {
+	a, end, hasCome := m.credit.Oversize()
+	if a != &in.Account || hasCome || m.d.budget.Lacks(end-a.Received()) {
 		return oversizeProgress{}
 	}
-	return oversizeProgress{in: in, end: m.oversizeEnd, came: in.received + uint64(have)}
+	return oversizeProgress{in: in, end: end, came: a.Received() + uint64(have)}
 }

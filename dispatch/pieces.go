@@ -130,7 +130,7 @@ func (l *link) onBegin(f *subsys.Frame) error {
 			return err
 		}
 	}
-	if in.mb == nil || !in.mb.expect(in, in.charge(int(total))) {
+	if in.mb == nil || !in.mb.expect(in, in.Charge(int(total))) {
 		in.mb = nil
 		l.notDelivered(f.Dst, f.Src, f.Tag, int(total), p)
 		return nil

@@ -235,7 +235,7 @@ func credited(t *testing.T, from, to *Dispatcher, mb *Mailbox) {
 		_, _ = mb.TryRecv()
 		f.l.mu.Lock()
 		defer f.l.mu.Unlock()
-		return f.limit > mb.limit/4
+		return f.credit.Limit() > mb.credit.Limit()/4
 	})
 }
 
@@ -483,7 +483,7 @@ func TestBehindWhatIsGone(t *testing.T) {
 	try.OK(t, err)
 	f := l.flow(1)
 	l.mu.Lock()
-	f.limit = 1 << 30
+	f.credit.Grant(1 << 30)
 	l.mu.Unlock()
 	try.OK(t, f.try(soon(t), 1, session.PieceLen+1))
 	l.mu.Lock()

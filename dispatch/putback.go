@@ -67,8 +67,5 @@ func (m *Mailbox) PutBack(msg *Message) error {
 // unconsumeLocked undoes consume for a message of n bytes, except for the credit that the sender
 // was given. mu must be held.
 func (m *Mailbox) unconsumeLocked(in *inflow, n int) {
-	c := in.charge(n)
-	m.stored += c
-	in.consumed -= c
-	m.addPromisedLocked(in, int64(c))
+	m.credit.Return(&in.Account, in.Charge(n))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
@@ -44,7 +45,7 @@ func TestPutBackIsBounded(t *testing.T) {
 				try.OK(t, m.PutBack(held[len(held)-1-i]))
 			}
 			// At most the limit, FirstCredit, and the messages that were held at once.
-			if _, stored := m.Len(); stored > limit+FirstCredit+together*charge(size) {
+			if _, stored := m.Len(); stored > limit+FirstCredit+together*credit.Charge(size) {
 				t.Fatalf("%d bytes are stored after %d rounds, the limit is %d", stored, i, limit)
 			}
 		}
@@ -132,7 +133,7 @@ func TestPutBackToWaiting(t *testing.T) {
 		msg.Release()
 		take(t, m)
 	}
-	if f.in.consumed != f.in.received || m.stored != 0 {
-		t.Errorf("%d of %d bytes are consumed", f.in.consumed, f.in.received)
+	if f.in.Stored() != 0 || m.credit.Stored() != 0 {
+		t.Errorf("%d of %d bytes are consumed", f.in.Received()-f.in.Stored(), f.in.Received())
 	}
 }

@@ -96,7 +96,7 @@ func (m *Mailbox) addReceiverLocked(w *waiter) {
 	if !m.isOriginTimerSet && w.sel.namesOrigins() {
 		m.startOriginTimerLocked()
 	}
-	if len(m.creditQueue) > 0 {
+	if len(m.credit.Waiting()) > 0 {
 		m.watchStuckLocked()
 		m.grantQueuedLocked()
 	} else {

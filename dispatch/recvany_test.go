@@ -178,8 +178,8 @@ func TestRecvAnyLosesNothing(t *testing.T) {
 				t.Fatalf("message %d to mailbox %d was received %d times", tag, i, n)
 			}
 		}
-		if ms[i].stored != 0 || waiting(ms[i]) {
-			t.Errorf("%d bytes are left in mailbox %d", ms[i].stored, i)
+		if ms[i].credit.Stored() != 0 || waiting(ms[i]) {
+			t.Errorf("%d bytes are left in mailbox %d", ms[i].credit.Stored(), i)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func TestRoomAfterTheEnd(t *testing.T) {
 	}
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	if mb.flows != 0 || mb.promise != 0 {
-		t.Errorf("%d flows, %d bytes promised to no sender", mb.flows, mb.promise)
+	if flows, _ := mb.credit.Share(); flows != 0 || mb.credit.Promised() != 0 {
+		t.Errorf("%d flows, %d bytes promised to no sender", flows, mb.credit.Promised())
 	}
 }

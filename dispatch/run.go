@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
 	"github.com/rocl-go/rocl/subsys"
@@ -177,7 +178,7 @@ func (m *Mailbox) expandLocked() {
 // released. So stored messages keep at most about twice the memory that they are charged. Without
 // memory the payload stays in the block: the pool bounds what is kept.
 func (m *Mailbox) dense(msg *Message) *Message {
-	if msg.buf == nil || msg.isSent || msg.buf.Footprint(msg.buf.Pool()) <= int(2*charge(len(msg.data))) {
+	if msg.buf == nil || msg.isSent || msg.buf.Footprint(msg.buf.Pool()) <= int(2*credit.Charge(len(msg.data))) {
 		return msg
 	}
 	b, err := m.d.cfg.Pool.GetReserved(len(msg.data))
@@ -202,7 +203,7 @@ func (m *Mailbox) dense(msg *Message) *Message {
 // keepDense is Mailbox.dense for all messages of a run that nothing has been taken from.
 func (r *run) keepDense() {
 	n := int(r.n.Load())
-	kept := r.buf.Footprint(r.d.cfg.Pool) - 2*overhead*n
+	kept := r.buf.Footprint(r.d.cfg.Pool) - 2*credit.Overhead*n
 	if kept <= 0 {
 		return
 	}

@@ -144,8 +144,8 @@ func checkDense(t *testing.T, mb *Mailbox) {
 			kept, last = kept+msg.buf.Footprint(mb.d.cfg.Pool), msg.buf
 		}
 	}
-	if kept > int(2*mb.stored)+64<<10 {
-		t.Fatalf("%d messages, charged %d bytes, keep %d", mb.count, mb.stored, kept)
+	if kept > int(2*mb.credit.Stored())+64<<10 {
+		t.Fatalf("%d messages, charged %d bytes, keep %d", mb.count, mb.credit.Stored(), kept)
 	}
 }
 
@@ -154,7 +154,7 @@ func checkDense(t *testing.T, mb *Mailbox) {
 func together(t *testing.T, mb *Mailbox, size int, payloads ...string) {
 	t.Helper()
 	l := newLink(mb.d, linkKey{peer: resource.MakeGID(1, 99, 0)})
-	in := &inflow{from: l, l: l, dst: mb.serial, mb: mb}
+	in := inflowFor(mb, l)
 	if !mb.admit(in) {
 		t.Fatal("the mailbox is closed")
 	}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/life"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/resource"
@@ -204,11 +205,11 @@ func (m *Mailbox) snapshot(left map[string]int) MailboxSnapshot {
 	defer m.mu.Unlock()
 	m.storeQueuesLocked()
 	m.takeBackLocked()
-	s := MailboxSnapshot{Resource: m.id(), Messages: m.count, Bytes: m.stored, Limit: m.limit, Arrived: m.past}
+	s := MailboxSnapshot{Resource: m.id(), Messages: m.count, Bytes: m.credit.Stored(), Limit: m.credit.Limit(), Arrived: m.past}
 	for in := range m.inflows {
-		s.Arrived += in.received
+		s.Arrived += in.Received()
 	}
-	s.Received = s.Arrived - min(m.stored, s.Arrived)
+	s.Received = s.Arrived - min(s.Bytes, s.Arrived)
 	if msg := m.messages.First(); msg != nil {
 		s.First = MessageSnapshot{msg.from, msg.tag, uint64(len(msg.data))}
 	}
@@ -218,10 +219,11 @@ func (m *Mailbox) snapshot(left map[string]int) MailboxSnapshot {
 			s.Waits = append(s.Waits, w.sel.snapshot(m.d.numberLocked(w)))
 		}
 	}
-	s.MoreWaits, s.MoreSenders = max(n-mostWaiting, 0), max(len(m.creditQueue)-mostWaiting, 0)
+	s.MoreWaits, s.MoreSenders = max(n-mostWaiting, 0), max(len(m.credit.Waiting())-mostWaiting, 0)
 	noteCut(left, "receivers", s.MoreWaits)
-	for _, in := range m.creditQueue[:min(len(m.creditQueue), mostWaiting)] {
-		s.Senders = append(s.Senders, in.lacksLocked())
+	waiting := m.credit.Waiting()
+	for _, a := range waiting[:min(len(waiting), mostWaiting)] {
+		s.Senders = append(s.Senders, a.Owner().(*inflow).lacksLocked())
 	}
 	noteCut(left, "senders", s.MoreSenders)
 	return s
@@ -233,10 +235,11 @@ func (in *inflow) lacksLocked() MessageSnapshot {
 	if w := in.waiters.First(); w != nil && w.msg != nil {
 		return MessageSnapshot{w.msg.from, w.msg.tag, uint64(len(w.msg.data))}
 	}
-	if o := in.needFor; o != (outgoing{}) {
-		return MessageSnapshot{c.WithSerial(o.src), o.tag, uint64(o.size)}
+	o, lacks := in.Need()
+	if o != (credit.Outgoing{}) {
+		return MessageSnapshot{c.WithSerial(o.Src), o.Tag, uint64(o.Size)}
 	}
-	return MessageSnapshot{From: c, Bytes: in.need - min(in.granted, in.need)}
+	return MessageSnapshot{From: c, Bytes: lacks}
 }
 
 // snapshot describes a receive with the selector s.
@@ -323,7 +326,7 @@ func (l *link) snapshot(sends *shortlist[SendSnapshot]) LinkSnapshot {
 	}
 	for _, f := range l.flows {
 		for w := f.waiters.First(); w != nil; w = w.place.Next() {
-			sends.add(SendSnapshot{l.d.numberLocked(w), l.d.self.WithSerial(w.sends.src), f.target(), w.sends.tag, uint64(w.sends.size)})
+			sends.add(SendSnapshot{l.d.numberLocked(w), l.d.self.WithSerial(w.sends.Src), f.target(), w.sends.Tag, uint64(w.sends.Size)})
 		}
 	}
 	return s

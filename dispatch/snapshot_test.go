@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
@@ -45,7 +46,7 @@ func TestSnapshotOfMailbox(t *testing.T) {
 			try.OK(t, f.SendBytes(t.Context(), from.serial, tag, []byte("some bytes")))
 		}
 		eventually.True(t, "100 messages", func() bool { return shown(t, to).Messages == 100 })
-		const each = overhead + 10
+		const each = credit.Overhead + 10
 		for range 30 {
 			take(t, to)
 		}
@@ -92,7 +93,7 @@ func TestSnapshotAcrossEnds(t *testing.T) {
 	over(t, transports(), func(t *testing.T, w *world, tr subsys.Transport) {
 		b := w.node(t, 100, tr)
 		to := box(t, b, 1, 0)
-		const each = overhead + 5
+		const each = credit.Overhead + 5
 		for n := range uint64(3) {
 			a := w.node(t, n+1, tr)
 			from := box(t, a, 1, 0)

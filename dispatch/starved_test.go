@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -134,12 +135,10 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			lost := connsLost(a, b)
 			f, in := flow(t, a, mb), inflowOf(b, a, mb)
 			mb.mu.Lock()
-			mb.addPromisedLocked(in, 2*size)
-			mb.addOutstandingLocked(in, 2*size)
-			in.granted += 2 * size
+			mb.credit.Grant(&in.Account, 2*size)
 			mb.mu.Unlock()
 			f.l.mu.Lock()
-			f.limit += 2 * size
+			f.credit.Grant(f.credit.Limit() + 2*size)
 			f.l.canSplit = true
 			f.l.mu.Unlock()
 			// The message has begun before its pieces are denied memory.
@@ -159,7 +158,7 @@ func TestPieceWaitsForMemory(t *testing.T) {
 			}
 			whole := noise(t, a, size, 1)
 			f.l.mu.Lock()
-			f.sent += charge(size)
+			f.credit.Take(credit.Charge(size))
 			f.l.s.Queue(&f.line, &subsys.Frame{Header: subsys.Header{Type: wire.TypeData, Tag: 1, Src: 1, Dst: mb.serial, Len: size}, Data: whole.Bytes(), Buf: whole}, 0)
 			for f.line.IsWaiting() { // as feedLinesLocked does behind a Begin
 				f.l.s.Number(f.l.s.Upcoming(true), true)

@@ -10,7 +10,7 @@ import (
 
 // A receiver may wait for one kind of message while its mailbox is full of other messages. It would
 // wait for ever if more of the others come before the message that it selects. So while a receiver
-// waits for a message that is not stored, its mailbox may hold twice its limit (limitForLocked).
+// waits for a message that is not stored, its mailbox may hold twice its limit (internal/credit).
 // Beyond that, it may hold one message of each sending context that has no message stored. If that
 // is not enough, the receive fails:
 //
@@ -43,19 +43,10 @@ func (s *stuckWatch) end() {
 	}
 }
 
-// limitForLocked returns the limit of the mailbox for the grants of in. The limit is doubled while
-// a receiver waits for a message that in may send, and other messages are stored. mu must be held.
-func (m *Mailbox) limitForLocked(in *inflow) uint64 {
-	if m.count > 0 && m.awaits(in, false) {
-		return 2 * m.limit
-	}
-	return m.limit
-}
-
 // mayBeStuckLocked reports whether senders and receivers of the mailbox may wait for each other. mu
 // must be held.
 func (m *Mailbox) mayBeStuckLocked() bool {
-	return !m.closed && m.count > 0 && m.waiters.First() != nil && len(m.creditQueue) > 0
+	return !m.closed && m.count > 0 && m.waiters.First() != nil && len(m.credit.Waiting()) > 0
 }
 
 // watchStuckLocked makes checkStuck check the mailbox now and then, for as long as
@@ -90,7 +81,7 @@ func (m *Mailbox) checkStuck() {
 		next := w.place.Next()
 		if senders := m.waitingSendersLocked(w); isStill && w.seen && senders > 0 {
 			m.waiters.remove(w)
-			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.stored, senders)
+			w.cause = fmt.Errorf("%w: %d messages of %d bytes wait, and %d contexts that may send what it selects wait for room behind them", ErrStuck, m.count, m.credit.Stored(), senders)
 			if w.claim() {
 				m.d.mu.Lock()
 				m.d.past.stuck++
@@ -112,18 +103,19 @@ func (m *Mailbox) checkStuck() {
 // credit beyond the limit, or that travels in pieces. mu must be held.
 func (m *Mailbox) movedLocked() (sum uint64, isComing bool) {
 	for in := range m.inflows {
-		sum += in.received + in.consumed + in.granted
-		isComing = isComing || in.expected > 0
+		moved, expects := in.Moved()
+		sum, isComing = sum+moved, isComing || expects
 	}
-	return sum, isComing || m.oversize != nil && m.oversize.received < m.oversizeEnd
+	a, _, hasCome := m.credit.Oversize()
+	return sum, isComing || a != nil && !hasCome
 }
 
 // waitingSendersLocked returns how many contexts wait for credit and may send messages that the
 // receiver w selects. A message that is never let in, because it is larger than the memory, does
 // not count. mu must be held.
 func (m *Mailbox) waitingSendersLocked(w *waiter) (n int) {
-	for _, in := range m.creditQueue {
-		if !m.d.isTooLarge(in) && w.sel.expects(in.from.context(), false) {
+	for _, a := range m.credit.Waiting() {
+		if !m.credit.IsTooLarge(a) && w.sel.expects(a.Owner().(*inflow).from.context(), false) {
 			n++
 		}
 	}

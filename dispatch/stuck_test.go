@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/subsys"
@@ -40,7 +41,7 @@ func TestSelectiveReceiveDoublesLimit(t *testing.T) {
 		a, b := w.node(t, 1, tr), w.node(t, 2, tr)
 		mb := box(t, b, 1, limit)
 		sent := behind(t, a, mb, n, size)
-		eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.creditQueue) == 1 }))
+		eventually.True(t, "a sender that waits", locked(&mb.mu, func() bool { return len(mb.credit.Waiting()) == 1 }))
 		if _, stored := mb.Len(); stored > limit+FirstCredit {
 			t.Errorf("without a receiver %d bytes are stored", stored)
 		}
@@ -70,7 +71,7 @@ func TestStuckReceive(t *testing.T) {
 		for what, sel := range map[string]Select{"tag": Tag(2), "origin and tag": All(From(a.self.WithSerial(1)), Tag(2)), "one of two origins": All(From(a.self.WithSerial(1), idle.self.WithSerial(1)), Tag(2))} {
 			try.Fails(mb.Recv(soon(t), sel))(t, ErrStuck, what)
 		}
-		if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+overhead {
+		if _, stored := mb.Len(); stored > 2*limit+FirstCredit+size+credit.Overhead {
 			t.Errorf("%d bytes are stored", stored)
 		}
 		for range n {
@@ -106,7 +107,7 @@ func TestNotStuck(t *testing.T) {
 	isFull := func() bool {
 		mb.mu.Lock()
 		defer mb.mu.Unlock()
-		return mb.waiters.First() != mb.waiters.Last() && mb.promise+size > 2*mb.limit && len(mb.creditQueue) == 1
+		return mb.waiters.First() != mb.waiters.Last() && mb.credit.Promised()+size > 2*mb.credit.Limit() && len(mb.credit.Waiting()) == 1
 	}
 	for range 5 {
 		eventually.True(t, "a full mailbox", isFull)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/session"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
@@ -132,7 +133,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 			flows = append(flows, f)
 		}
 		w := l.d.waiter()
-		w.charge, w.held, w.sends = charge(len(m.Data)), &held{*m, call}, outgoing{m.Src, m.Tag, uint32(len(m.Data))}
+		w.charge, w.held, w.sends = credit.Charge(len(m.Data)), &held{*m, call}, credit.Outgoing{Src: m.Src, Tag: m.Tag, Size: uint32(len(m.Data))}
 		if m.Buf != nil {
 			m.Buf.Discount()
 		}
@@ -154,11 +155,7 @@ func (l *link) succeedLocked(lost func(*subsys.Header)) *succession {
 		f.serveLocked()
 	}
 	for dst := range l.endings {
-		total := firstCredit(dst)
-		if f := n.flows[dst]; f != nil {
-			total = max(f.limit, f.asked)
-		}
-		n.putLocked(wire.TypeNeed, dst, 0, total)
+		n.putLocked(wire.TypeNeed, dst, 0, n.limitLocked(dst))
 	}
 	n.mu.TryLock() // only this goroutine knows n; a cancel of an ending that was passed on waits
 	defer n.mu.Unlock()

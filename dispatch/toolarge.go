@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/wire"
 	"github.com/rocl-go/rocl/subsys"
 )
@@ -23,60 +24,31 @@ import (
 // If the program takes its memory back while such a message is under way, the message is dropped.
 // TooLarge then makes its sender report the message as undelivered.
 
-// An outgoing names the message for which a sender waits for credit.
-type outgoing struct {
-	src  uint32
-	tag  uint64
-	size uint32
-}
-
 // needLen is the length of the payload of a Need that names a message.
 const needLen = 12
 
 // needPayload returns the payload of the Need for o.
-func (o outgoing) needPayload() []byte {
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, o.tag), o.size)
+func needPayload(o credit.Outgoing) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, o.Tag), o.Size)
 }
 
 // parseNeed returns the message of a Need with a payload of needLen bytes.
-func parseNeed(f *subsys.Frame) outgoing {
-	return outgoing{f.Src, binary.LittleEndian.Uint64(f.Data), binary.LittleEndian.Uint32(f.Data[8:])}
+func parseNeed(f *subsys.Frame) credit.Outgoing {
+	return credit.Outgoing{Src: f.Src, Tag: binary.LittleEndian.Uint64(f.Data), Size: binary.LittleEndian.Uint32(f.Data[8:])}
 }
 
 // landingLeast is the least size of a message that may be granted credit because it has a landing.
 // A smaller message may arrive among others, in memory of the context.
-const landingLeast = FirstCredit
+const landingLeast = credit.First
 
-// landingMost limits the credit that a sender has at a time for messages with a landing: the sender
-// only says that it has such a message. One message may be longer.
-const landingMost = 64 << 20
-
-// hasLandingLocked reports whether a sender needs credit up to need for one reply for which the
-// program has given memory. mu must be held.
-func (m *Mailbox) hasLandingLocked(in *inflow, need uint64) bool {
-	o := in.needFor
-	if m.calls == nil || in.l == nil || o.size < landingLeast || need > in.granted+in.charge(int(o.size)) {
+// HasMemory implements [credit.Owner]. The mailbox's mu must be held.
+func (in *inflow) HasMemory(o credit.Outgoing, more uint64) bool {
+	m := in.home
+	if m.calls == nil || in.l == nil || o.Size < landingLeast || more > in.Charge(int(o.Size)) {
 		return false
 	}
-	ld := m.calls.landingLocked(o.tag, in.l.peer.WithSerial(o.src))
-	return ld != nil && int(o.size) <= len(ld.mem) && !ld.isInUse()
-}
-
-// landsLocked reports whether a waiting sender gets credit for a message with a landing now. mu
-// must be held.
-func (m *Mailbox) landsLocked(in *inflow) bool {
-	return m.hasLandingLocked(in, in.need) && (in.postedOut == 0 || in.postedOut+in.need-in.granted <= landingMost)
-}
-
-// takePosted takes from posted, one of the two counts of in, as much of a negative number more as
-// it has, and returns the rest of more.
-func (in *inflow) takePosted(posted *uint64, more int64) int64 {
-	if more >= 0 || *posted == 0 {
-		return more
-	}
-	n := min(uint64(-more), *posted)
-	*posted -= n
-	return more + int64(n)
+	ld := m.calls.landingLocked(o.Tag, in.l.peer.WithSerial(o.Src))
+	return ld != nil && int(o.Size) <= len(ld.mem) && !ld.isInUse()
 }
 
 // neverHolds returns the error for a message of n bytes to dst that the peer's memory never holds.
@@ -86,12 +58,12 @@ func (l *link) neverHolds(dst uint32, n int) error {
 
 // refuseNeed refuses the message o to dst, whose sender waits for credit up to limit. If the
 // message is the reply to a call, the call ends too. The token must be held.
-func (l *link) refuseNeed(dst uint32, limit uint64, o outgoing) {
+func (l *link) refuseNeed(dst uint32, limit uint64, o credit.Outgoing) {
 	if dst == wire.Replies {
-		l.d.calls.end(o.tag, l.peer.WithSerial(o.src), fmt.Errorf("%w: a reply of %d bytes, which the memory of this context never holds", ErrTooLarge, o.size))
+		l.d.calls.end(o.Tag, l.peer.WithSerial(o.Src), fmt.Errorf("%w: a reply of %d bytes, which the memory of this context never holds", ErrTooLarge, o.Size))
 	}
-	p := binary.LittleEndian.AppendUint32(nil, o.size)
-	l.answer(wire.TypeTooLarge, dst, o.src, o.tag, binary.LittleEndian.AppendUint64(p, limit)...)
+	p := binary.LittleEndian.AppendUint32(nil, o.Size)
+	l.answer(wire.TypeTooLarge, dst, o.Src, o.Tag, binary.LittleEndian.AppendUint64(p, limit)...)
 }
 
 // dropMessage drops a message that has come and for which there is no memory any more. The token
@@ -113,14 +85,7 @@ func (m *Mailbox) drop(in *inflow, n int) {
 	if m.closed {
 		return
 	}
-	c := in.charge(n)
-	in.received += c
-	in.consumed += c
-	m.addOutstandingLocked(in, -int64(c))
-	m.addPromisedLocked(in, -int64(c))
-	if m.oversize == in && in.consumed >= m.oversizeEnd {
-		m.endOversizeLocked()
-	}
+	m.credit.Drop(&in.Account, in.Charge(n))
 	m.grantQueuedSoon()
 }
 
@@ -142,12 +107,11 @@ func (l *link) onTooLarge(f *subsys.Frame) error {
 		return nil
 	}
 	l.mu.Lock()
-	fl, o := l.flows[f.Dst], outgoing{f.Src, f.Tag, size}
-	if fl == nil || fl.gone != nil || fl.asked != binary.LittleEndian.Uint64(f.Data[4:]) || fl.askedFor != o {
+	fl, o := l.flows[f.Dst], credit.Outgoing{Src: f.Src, Tag: f.Tag, Size: size}
+	if fl == nil || fl.gone != nil || !fl.credit.Refused(binary.LittleEndian.Uint64(f.Data[4:]), o) {
 		l.mu.Unlock()
 		return nil // the sender has given up
 	}
-	fl.asked, fl.askedFor = 0, outgoing{}
 	w := fl.waiters.First()
 	if w == nil || w.sends != o {
 		fl.tryCredit.tooLarge = int(size)

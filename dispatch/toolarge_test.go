@@ -53,9 +53,9 @@ func nothingPromised(t *testing.T, d *Dispatcher, boxes ...*Mailbox) {
 			m.mu.Lock()
 			sum := uint64(0)
 			for in := range m.inflows {
-				sum += in.posted + in.postedOut
+				sum += in.Posted()
 			}
-			isOver := m.promise > m.limit || m.budgeted > int64(d.memory)
+			isOver := m.credit.Promised() > m.credit.Limit() || d.budget.Promised() > int64(d.budget.Memory())
 			m.mu.Unlock()
 			if sum != 0 || isOver {
 				return false
@@ -142,7 +142,7 @@ func TestIdleSendersLeaveMemory(t *testing.T) {
 	mb := box(t, d, 1, 0)
 	for i := range uint64(100) {
 		l := newLink(d, linkKey{peer: resource.MakeGID(1, 2+i, 0)})
-		in := &inflow{from: l, l: l, dst: 1, mb: mb}
+		in := inflowFor(mb, l)
 		try.OK(t, in.checkCredit(0))
 	}
 	b := try.Get(d.Buffer(600 << 10))(t)

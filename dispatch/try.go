@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 )
 
 // ErrFull is returned by TrySend when a message cannot be accepted without waiting.
@@ -76,7 +77,7 @@ func (f *Flow) TrySend(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	why := f.traced(ctx, purpose{})
 	l := f.l
 	l.mu.Lock()
-	c := max(charge(b.Len()), f.unit)
+	c := f.credit.Charge(b.Len())
 	switch {
 	case f.gone != nil:
 		l.mu.Unlock()
@@ -84,26 +85,24 @@ func (f *Flow) TrySend(ctx context.Context, src uint32, tag uint64, b *buffers.B
 	case f.waiters.First() != nil, !l.s.HasRoom(): // the message may not overtake those that wait
 		l.mu.Unlock()
 		return ErrFull
-	case f.sent+c > f.limit && f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
+	case f.credit.Take(c):
+		if f.enqueueLocked(src, tag, b.Bytes(), b, why) {
+			b.EndCopied()
+		}
+		return nil
+	case f.tryCredit.tooLarge > 0 && b.Len() >= f.tryCredit.tooLarge:
 		f.tryCredit.tooLarge = 0 // the next TrySend asks again
 		l.mu.Unlock()
 		return l.neverHolds(f.dst, b.Len())
-	case f.sent+c > f.limit:
-		b.Discount()
-		f.keepTryCreditLocked(l.d)
-		if need := f.sent + c; need != f.asked && !f.line.IsWaiting() {
-			f.askLocked(need, outgoing{src, tag, uint32(b.Len())})
-			l.postLocked()
-		} else {
-			l.mu.Unlock()
-		}
-		return ErrFull
 	}
-	f.sent += c
-	if f.enqueueLocked(src, tag, b.Bytes(), b, why) {
-		b.EndCopied()
+	b.Discount()
+	f.keepTryCreditLocked(l.d)
+	if !f.credit.HasAsked(c) && f.askLocked(c, credit.Outgoing{Src: src, Tag: tag, Size: uint32(b.Len())}) {
+		l.postLocked()
+	} else {
+		l.mu.Unlock()
 	}
-	return nil
+	return ErrFull
 }
 
 // dropTryCredit takes back what TrySend has asked for, unless TrySend has asked again. It runs in
@@ -119,10 +118,7 @@ func (f *Flow) dropTryCredit() {
 		f.tryCredit.isSet = false
 	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.First() == nil {
 		unasks := f.withdrawNeedLocked()
-		if f.asked != 0 { // the credit has been granted
-			f.unasked.add(f.asked)
-			f.asked = 0
-		}
+		f.credit.Abandon() // what has been granted
 		if f.giveBackLocked() || unasks {
 			l.postLocked()
 			return
@@ -164,7 +160,7 @@ func (f *Flow) dropDirectTryCredit() {
 	m, in := f.mb, f.in
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || in.isClosed {
+	if m.closed || in.IsClosed() {
 		f.tryCredit.isSet = false
 	} else if f.tryCredit.expireOrRenewLocked(in.from.(*Dispatcher)) && in.waiters.First() == nil {
 		m.withdrawNeedLocked(in)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/internal/lock"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/try"
@@ -49,7 +50,7 @@ func TestTrySend(t *testing.T) {
 					sent++
 					continue
 				case ErrFull:
-					return sent >= 4*FirstCredit/(size+overhead)
+					return sent >= 4*FirstCredit/(size+credit.Overhead)
 				default:
 					t.Fatal(err)
 				}
@@ -109,7 +110,7 @@ func TestTrySendGivesBack(t *testing.T) {
 		a, b, c := w.node(t, 1, tr), w.node(t, 2, tr), w.node(t, 3, tr)
 		mb := box(t, b, 1, FirstCredit)
 		f := flow(t, a, mb)
-		granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); return mb.oversizeEnd }
+		granted := func() uint64 { mb.mu.Lock(); defer mb.mu.Unlock(); _, end, _ := mb.credit.Oversize(); return end }
 		before := granted()
 		if err := f.tries(t, 1, 8*FirstCredit); err != ErrFull && tr.Name() != "inproc" {
 			t.Fatal(err)

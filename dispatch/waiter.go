@@ -3,6 +3,7 @@
 package dispatch
 
 import (
+	"github.com/rocl-go/rocl/dispatch/internal/credit"
 	"github.com/rocl-go/rocl/dispatch/internal/list"
 	"github.com/rocl-go/rocl/dispatch/internal/progress"
 )
@@ -12,18 +13,18 @@ import (
 type waiter struct {
 	progress.Waiter
 	sel     Select
-	msg     *Message     // the message handed to a receiver, or sent by a sender within the process
-	grantee *inflow      // the account whose sender a receiver tells of new credit
-	grant   uint64       // the new credit of that sender
-	passage *passageEnd  // the end that counts msg; nil: msg goes to the sender's own context
-	charge  uint64       // the credit that a sender over a link needs
-	sends   outgoing     // the message of that sender
-	held    *held        // the message that waits for credit, in place of a goroutine; nil: a goroutine waits
-	cause   error        // why a receiver gets no message, a caller no reply, or a sender no credit; nil: the mailbox was closed
-	number  uint64       // tells the waiter from others in snapshots; 0: no snapshot has seen it
-	origins *originWatch // the watch for a receiver that has waited for long
-	isOld   bool         // the receiver was in the mailbox when checkOrigins looked last
-	seen    bool         // the receiver waited already when checkStuck looked last
+	msg     *Message        // the message handed to a receiver, or sent by a sender within the process
+	grantee *inflow         // the account whose sender a receiver tells of new credit
+	grant   uint64          // the new credit of that sender
+	passage *passageEnd     // the end that counts msg; nil: msg goes to the sender's own context
+	charge  uint64          // the credit that a sender over a link needs
+	sends   credit.Outgoing // the message of that sender
+	held    *held           // the message that waits for credit, in place of a goroutine; nil: a goroutine waits
+	cause   error           // why a receiver gets no message, a caller no reply, or a sender no credit; nil: the mailbox was closed
+	number  uint64          // tells the waiter from others in snapshots; 0: no snapshot has seen it
+	origins *originWatch    // the watch for a receiver that has waited for long
+	isOld   bool            // the receiver was in the mailbox when checkOrigins looked last
+	seen    bool            // the receiver waited already when checkStuck looked last
 
 	// Place in a waitlist; the lock of the list's owner guards it.
 	place    list.Place[waiter]
@@ -37,7 +38,7 @@ func (d *Dispatcher) waiter() *waiter { return d.waiters.Get().(*waiter) }
 // doneWaiting gives w back for reuse. w must be in no list.
 func (d *Dispatcher) doneWaiting(w *waiter) {
 	w.msg, w.grantee, w.grant, w.passage, w.sel = nil, nil, 0, nil, Select{}
-	w.number, w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = 0, nil, nil, false, false, nil, outgoing{}
+	w.number, w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = 0, nil, nil, false, false, nil, credit.Outgoing{}
 	w.Reset()
 	d.waiters.Put(w)
 }

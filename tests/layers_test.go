@@ -26,7 +26,7 @@ var layers = map[string]int{
 	"subsys":        1,
 	"subsys/stream": 2, "subsys/internal/harness": 2, "internal/testkit/relay": 2,
 	"subsys/inproc": 3, "subsys/simnet": 3, "subsys/tcp": 3, "subsys/tls": 3, "subsys/shm": 3,
-	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/spin": 0, "dispatch/internal/list": 0, "dispatch/internal/progress": 2,
+	"dispatch/internal/wire": 2, "dispatch/internal/life": 3, "dispatch/internal/session": 3, "dispatch/internal/credit": 3, "dispatch/internal/spin": 0, "dispatch/internal/list": 0, "dispatch/internal/progress": 2,
 	"dispatch":                    4,
 	"directory/internal/database": 2, "directory/internal/wire": 3,
 	"directory/strategy":        1,

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package credit
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rocl-go/rocl/buffers"
+	"pgregory.net/rapid"
+)
+
+// A peer is a context that sends to the mailbox of the model, and both sides of its account.
+type peer struct {
+	m       *model
+	name    int
+	account Account
+	sender  Sender
+	waiting []Outgoing // messages that wait for credit, in order
+	up      []frame    // frames on their way to the receiver
+	down    []uint64   // credit on its way to the sender
+	stored  []uint64   // charges of the messages in the mailbox
+}
+
+// A frame has the charge of a message, or else asks for credit, or gives some back.
+type frame struct {
+	message     uint64
+	need        uint64
+	o           Outgoing
+	limit, held uint64
+}
+
+// A model is a mailbox with its senders. The test moves each frame.
+type model struct {
+	t       *rapid.T
+	budget  Budget
+	r       Receiver
+	peers   []*peer
+	awaited map[int]bool // receivers wait for messages of these peers
+	byName  bool         // and name them
+	freed   bool         // senders that wait may get credit
+}
+
+func (p *peer) IsAwaited(byName bool) bool {
+	return p.m.awaited[p.name] && (!byName || p.m.byName && len(p.m.awaited) == 1)
+}
+func (p *peer) HasReceivers() bool              { return len(p.m.awaited) > 0 }
+func (p *peer) HasMemory(Outgoing, uint64) bool { return false }
+
+// newModel makes a model with some senders.
+func newModel(t *rapid.T, memory int64, bounded bool) *model {
+	m := &model{t: t, awaited: map[int]bool{}}
+	pool := buffers.New(buffers.WithLimit(memory))
+	m.budget.Init(pool, func() { m.freed = true })
+	limit := rapid.Uint64Range(1, 1<<20).Draw(t, "limit")
+	first := uint64(First)
+	if bounded {
+		m.r.InitBounded(&m.budget, limit, rapid.Uint64Range(0, 20).Draw(t, "messages"))
+		first = 0
+	} else {
+		m.r.Init(&m.budget, limit)
+	}
+	for i := range rapid.IntRange(1, 4).Draw(t, "senders") {
+		p := &peer{m: m, name: i, sender: NewSender(first)}
+		p.account = NewAccount(p, nil)
+		m.peers = append(m.peers, p)
+	}
+	return m
+}
+
+// send sends a message, or makes it wait for credit.
+func (p *peer) send(o Outgoing) {
+	if c := p.sender.Charge(int(o.Size)); len(p.waiting) == 0 && p.sender.Take(c) {
+		p.up = append(p.up, frame{message: c})
+		return
+	}
+	p.waiting = append(p.waiting, o)
+	p.serve()
+}
+
+// serve sends what has credit, and asks for more.
+func (p *peer) serve() {
+	for len(p.waiting) > 0 {
+		o := p.waiting[0]
+		c := p.sender.Charge(int(o.Size))
+		if !p.sender.Take(c) {
+			if need, isNew := p.sender.Ask(c, o); isNew {
+				p.up = append(p.up, frame{need: need, o: o})
+			}
+			return
+		}
+		p.up = append(p.up, frame{message: c})
+		p.waiting = p.waiting[1:]
+	}
+	p.giveBack()
+}
+
+// giveBack returns credit that no message waits for.
+func (p *peer) giveBack() {
+	if limit, held, gives := p.sender.GiveBack(); gives {
+		p.up = append(p.up, frame{limit: limit, held: held})
+	}
+}
+
+// giveUp drops a message that waits.
+func (p *peer) giveUp(i int) {
+	p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
+	p.serve()
+	if len(p.waiting) == 0 {
+		if limit, isOpen := p.sender.Withdraw(); isOpen {
+			p.up = append(p.up, frame{need: limit})
+		}
+		p.giveBack()
+	}
+}
+
+// arrive lets the next frame arrive.
+func (p *peer) arrive() {
+	f := p.up[0]
+	p.up = p.up[1:]
+	r, a := &p.m.r, &p.account
+	switch {
+	case f.message > 0:
+		if !a.IsOpen() {
+			r.Open(a)
+		}
+		p.m.check(r.Arrive(a, f.message))
+		p.stored = append(p.stored, f.message)
+		if o, _, hasCome := r.Oversize(); o == a && hasCome {
+			p.m.grantAll()
+		}
+	case f.held > 0:
+		p.m.check(r.GiveBack(a, f.limit, f.held))
+		p.m.grantAll()
+	default:
+		if !a.IsOpen() && r.Opens(f.need) {
+			r.Open(a)
+		}
+		grant, others, err := r.Ask(a, f.need, f.o)
+		p.m.check(err)
+		if grant != 0 {
+			p.tell()
+		}
+		if others {
+			p.m.grantAll()
+		}
+	}
+}
+
+// tell tells the sender what it was granted.
+func (p *peer) tell() {
+	if granted, isNew := p.account.Announce(); isNew {
+		p.down = append(p.down, granted)
+	}
+}
+
+// learn lets the next credit reach the sender.
+func (p *peer) learn() {
+	if unit := p.account.Unit(); unit > 0 && !p.sender.SetUnit(unit) {
+		p.m.t.Fatalf("unit %d was refused", unit)
+	}
+	if p.sender.Grant(p.down[0]) {
+		p.serve()
+	}
+	p.down = p.down[1:]
+}
+
+// consume takes a message out of the mailbox.
+func (p *peer) consume(i int) {
+	c, r, a := p.stored[i], &p.m.r, &p.account
+	p.stored = append(p.stored[:i:i], p.stored[i+1:]...)
+	r.Consume(a, c)
+	if next := r.NextAfter(a); next != nil {
+		r.GrantNeed(next)
+		next.Owner().(*peer).tell()
+		p.m.grantAll()
+	} else if r.Renew(a) != 0 {
+		p.tell()
+	}
+}
+
+// grantAll grants what senders wait for.
+func (m *model) grantAll() {
+	for m.freed = false; ; {
+		a := m.r.Next()
+		if a == nil {
+			return
+		}
+		m.r.GrantNeed(a)
+		a.Owner().(*peer).tell()
+	}
+}
+
+func (m *model) check(err error) {
+	if err != nil {
+		m.t.Fatalf("the receiver refuses what a sender may do: %v", err)
+	}
+}
+
+// compare compares the sums of the receiver with its accounts.
+func (m *model) compare() {
+	if m.freed {
+		m.grantAll()
+	}
+	stored, promise, open := uint64(0), uint64(0), 0
+	for _, p := range m.peers {
+		a := &p.account
+		stored += a.Stored()
+		promise += a.granted - a.consumed
+		if a.isOpen {
+			open++
+		}
+		if p.sender.Sent() > p.account.granted && p.account.isOpen {
+			m.t.Fatalf("sender %d has sent %d of %d", p.name, p.sender.Sent(), p.account.granted)
+		}
+	}
+	// One sender has a message beyond the limit, and behind it another one that a receiver names.
+	most := 2*m.r.Limit() + uint64(open)*First + 2*Charge(sizeMost)
+	if stored != m.r.Stored() || promise != m.r.Promised() || promise > most || m.budget.memory > 0 && uint64(m.budget.Promised()) != promise {
+		m.t.Fatalf("the accounts have %d stored of %d promised bytes, the receiver %d of %d, the budget %d; at most %d",
+			stored, promise, m.r.Stored(), m.r.Promised(), m.budget.Promised(), most)
+	}
+}
+
+const sizeMost = 2 << 20 // the longest messages of the model
+
+// Nobody who may send is refused, what is promised is bounded and counted, and no sender waits for
+// ever, whichever order frames, gifts and takers come in.
+func TestCredit(t *testing.T) {
+	for name, memory := range map[string]int64{"no limit": 0, "memory": 32 << 20} {
+		for _, bounded := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, bounded %v", name, bounded), rapid.MakeCheck(func(t *rapid.T) {
+				m := newModel(t, memory, bounded)
+				some := func(has func(*peer) bool) *peer {
+					var able []*peer
+					for _, p := range m.peers {
+						if has(p) {
+							able = append(able, p)
+						}
+					}
+					if len(able) == 0 {
+						t.Skip("nobody can")
+					}
+					return rapid.SampledFrom(able).Draw(t, "peer")
+				}
+				t.Repeat(map[string]func(*rapid.T){
+					"": func(*rapid.T) { m.compare() },
+					"send": func(t *rapid.T) {
+						size := rapid.OneOf(rapid.Uint32Range(0, 100), rapid.Uint32Range(0, First), rapid.Uint32Range(0, sizeMost)).Draw(t, "size")
+						some(func(*peer) bool { return true }).send(Outgoing{Tag: 1, Size: size})
+					},
+					"give up": func(t *rapid.T) {
+						p := some(func(p *peer) bool { return len(p.waiting) > 0 })
+						p.giveUp(rapid.IntRange(0, len(p.waiting)-1).Draw(t, "message"))
+					},
+					"arrive": func(*rapid.T) { some(func(p *peer) bool { return len(p.up) > 0 }).arrive() },
+					"learn":  func(*rapid.T) { some(func(p *peer) bool { return len(p.down) > 0 }).learn() },
+					"consume": func(t *rapid.T) {
+						p := some(func(p *peer) bool { return len(p.stored) > 0 })
+						p.consume(rapid.IntRange(0, len(p.stored)-1).Draw(t, "message"))
+					},
+					"await": func(t *rapid.T) {
+						clear(m.awaited)
+						m.byName = rapid.Bool().Draw(t, "by name")
+						for range rapid.IntRange(0, 2).Draw(t, "receivers") {
+							m.awaited[rapid.IntRange(0, len(m.peers)-1).Draw(t, "peer")] = true
+						}
+						m.grantAll()
+					},
+				})
+				m.settle()
+			}))
+		}
+	}
+}
+
+// settle lets everything arrive, and takes all messages. It fails if a sender still waits.
+func (m *model) settle() {
+	clear(m.awaited)
+	m.grantAll()
+	for isIdle := false; !isIdle; {
+		isIdle = true
+		for _, p := range m.peers {
+			switch {
+			case len(p.up) > 0:
+				p.arrive()
+			case len(p.down) > 0:
+				p.learn()
+			case len(p.stored) > 0:
+				p.consume(0)
+			default:
+				continue
+			}
+			isIdle = false
+			m.compare()
+		}
+	}
+	for _, p := range m.peers {
+		if len(p.waiting) > 0 {
+			m.t.Fatalf("sender %d waits for ever: %+v, %+v, of %+v", p.name, p.sender, p.account, m.r)
+		}
+		m.r.Close(&p.account)
+	}
+	if m.r.Promised() != 0 || m.budget.Promised() != 0 || m.budget.outstanding != 0 {
+		m.t.Fatalf("%d bytes are promised to nobody, %d of the budget", m.r.Promised(), m.budget.Promised())
+	}
+}
