@@ -322,7 +322,7 @@ func (f *Flow) askLocked(c uint64, o credit.Outgoing) bool {
 func (f *Flow) skipLocked() bool {
 	asks := f.serveLocked()
 	unasks := f.withdrawNeedLocked()
-	return f.giveBackLocked() || unasks || asks
+	return f.giveBackLocked(true) || unasks || asks
 }
 
 // withdrawNeedLocked tells the receiver that no sender waits any more, if that is so. It reports
@@ -338,13 +338,14 @@ func (f *Flow) withdrawNeedLocked() bool {
 	return isOpen
 }
 
-// giveBackLocked returns the credit that was granted to a sender that no longer waits, because
-// other contexts may wait for it. It reports whether there is something to write. mu must be held.
-func (f *Flow) giveBackLocked() bool {
+// giveBackLocked returns the credit that no sender uses: one has just given up, or did so before the
+// credit came. Other contexts may wait for it. giveBackLocked reports whether there is something to
+// write. mu must be held.
+func (f *Flow) giveBackLocked(hasGivenUp bool) bool {
 	if f.waiters.First() != nil || f.gone != nil {
 		return false
 	}
-	limit, held, gives := f.credit.GiveBack()
+	limit, held, gives := f.credit.GiveBack(hasGivenUp)
 	if gives {
 		f.l.putLocked(wire.TypeNeed, f.dst, 0, limit, heldPayload(held)...)
 	}

@@ -295,7 +295,7 @@ func (l *link) onCredit(f *subsys.Frame) error {
 		return fmt.Errorf("%w: credit for %d with a payload of %d bytes that makes no sense", ErrProtocol, f.Dst, len(f.Data))
 	}
 	if fl := l.flows[f.Dst]; fl != nil && fl.credit.Grant(f.Tag) {
-		l.answered = fl.serveLocked() || fl.giveBackLocked() || l.answered
+		l.answered = fl.serveLocked() || fl.giveBackLocked(false) || l.answered
 	}
 	return nil
 }

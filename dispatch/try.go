@@ -118,8 +118,7 @@ func (f *Flow) dropTryCredit() {
 		f.tryCredit.isSet = false
 	} else if f.tryCredit.expireOrRenewLocked(l.d) && f.waiters.First() == nil {
 		unasks := f.withdrawNeedLocked()
-		f.credit.Abandon() // what has been granted
-		if f.giveBackLocked() || unasks {
+		if f.giveBackLocked(true) || unasks {
 			l.postLocked()
 			return
 		}

@@ -4,6 +4,7 @@ package credit
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/rocl-go/rocl/buffers"
@@ -13,6 +14,7 @@ import (
 // A peer is a context that sends to the mailbox of the model, and both sides of its account.
 type peer struct {
 	m       *model
+	r       *Receiver
 	name    int
 	account Account
 	sender  Sender
@@ -20,6 +22,7 @@ type peer struct {
 	up      []frame    // frames on their way to the receiver
 	down    []uint64   // credit on its way to the sender
 	stored  []uint64   // charges of the messages in the mailbox
+	tries   bool       // credit was asked for that no message waits for
 }
 
 // A frame has the charge of a message, or else asks for credit, or gives some back.
@@ -30,11 +33,11 @@ type frame struct {
 	limit, held uint64
 }
 
-// A model is a mailbox with its senders. The test moves each frame.
+// A model is two mailboxes of a context with their senders. The test moves each frame.
 type model struct {
 	t       *rapid.T
 	budget  Budget
-	r       Receiver
+	rs      [2]Receiver
 	peers   []*peer
 	awaited map[int]bool // receivers wait for messages of these peers
 	byName  bool         // and name them
@@ -44,7 +47,9 @@ type model struct {
 func (p *peer) IsAwaited(byName bool) bool {
 	return p.m.awaited[p.name] && (!byName || p.m.byName && len(p.m.awaited) == 1)
 }
-func (p *peer) HasReceivers() bool              { return len(p.m.awaited) > 0 }
+func (p *peer) HasReceivers() bool {
+	return slices.ContainsFunc(p.m.peers, func(o *peer) bool { return o.r == p.r && p.m.awaited[o.name] })
+}
 func (p *peer) HasMemory(Outgoing, uint64) bool { return false }
 
 // newModel makes a model with some senders.
@@ -52,16 +57,18 @@ func newModel(t *rapid.T, memory int64, bounded bool) *model {
 	m := &model{t: t, awaited: map[int]bool{}}
 	pool := buffers.New(buffers.WithLimit(memory))
 	m.budget.Init(pool, func() { m.freed = true })
-	limit := rapid.Uint64Range(1, 1<<20).Draw(t, "limit")
 	first := uint64(First)
-	if bounded {
-		m.r.InitBounded(&m.budget, limit, rapid.Uint64Range(0, 20).Draw(t, "messages"))
-		first = 0
-	} else {
-		m.r.Init(&m.budget, limit)
+	for i := range m.rs {
+		limit := rapid.Uint64Range(1, 1<<20).Draw(t, "limit")
+		if bounded {
+			m.rs[i].InitBounded(&m.budget, limit, rapid.Uint64Range(0, 20).Draw(t, "messages"))
+			first = 0
+		} else {
+			m.rs[i].Init(&m.budget, limit)
+		}
 	}
-	for i := range rapid.IntRange(1, 4).Draw(t, "senders") {
-		p := &peer{m: m, name: i, sender: NewSender(first)}
+	for i := range rapid.IntRange(1, 5).Draw(t, "senders") {
+		p := &peer{m: m, r: &m.rs[min(i%3, 1)], name: i, sender: NewSender(first)}
 		p.account = NewAccount(p, nil)
 		m.peers = append(m.peers, p)
 	}
@@ -78,6 +85,35 @@ func (p *peer) send(o Outgoing) {
 	p.serve()
 }
 
+// try sends a message if it has credit, and else asks for that.
+func (p *peer) try(o Outgoing) {
+	c := p.sender.Charge(int(o.Size))
+	switch {
+	case len(p.waiting) > 0:
+	case p.sender.Take(c):
+		p.up = append(p.up, frame{message: c})
+	default:
+		p.tries = true
+		if !p.sender.HasAsked(c) {
+			if need, isNew := p.sender.Ask(c, o); isNew {
+				p.up = append(p.up, frame{need: need, o: o})
+			}
+		}
+	}
+}
+
+// dropTry takes back what try has asked for.
+func (p *peer) dropTry() {
+	p.tries = false
+	if len(p.waiting) > 0 {
+		return
+	}
+	if limit, isOpen := p.sender.Withdraw(); isOpen {
+		p.up = append(p.up, frame{need: limit})
+	}
+	p.giveBack(true)
+}
+
 // serve sends what has credit, and asks for more.
 func (p *peer) serve() {
 	for len(p.waiting) > 0 {
@@ -92,12 +128,12 @@ func (p *peer) serve() {
 		p.up = append(p.up, frame{message: c})
 		p.waiting = p.waiting[1:]
 	}
-	p.giveBack()
+	p.giveBack(false)
 }
 
 // giveBack returns credit that no message waits for.
-func (p *peer) giveBack() {
-	if limit, held, gives := p.sender.GiveBack(); gives {
+func (p *peer) giveBack(hasGivenUp bool) {
+	if limit, held, gives := p.sender.GiveBack(hasGivenUp); gives {
 		p.up = append(p.up, frame{limit: limit, held: held})
 	}
 }
@@ -110,7 +146,7 @@ func (p *peer) giveUp(i int) {
 		if limit, isOpen := p.sender.Withdraw(); isOpen {
 			p.up = append(p.up, frame{need: limit})
 		}
-		p.giveBack()
+		p.giveBack(true)
 	}
 }
 
@@ -118,7 +154,7 @@ func (p *peer) giveUp(i int) {
 func (p *peer) arrive() {
 	f := p.up[0]
 	p.up = p.up[1:]
-	r, a := &p.m.r, &p.account
+	r, a := p.r, &p.account
 	switch {
 	case f.message > 0:
 		if !a.IsOpen() {
@@ -127,11 +163,11 @@ func (p *peer) arrive() {
 		p.m.check(r.Arrive(a, f.message))
 		p.stored = append(p.stored, f.message)
 		if o, _, hasCome := r.Oversize(); o == a && hasCome {
-			p.m.grantAll()
+			p.m.grant(p.r)
 		}
 	case f.held > 0:
 		p.m.check(r.GiveBack(a, f.limit, f.held))
-		p.m.grantAll()
+		p.m.grant(p.r)
 	default:
 		if !a.IsOpen() && r.Opens(f.need) {
 			r.Open(a)
@@ -142,7 +178,7 @@ func (p *peer) arrive() {
 			p.tell()
 		}
 		if others {
-			p.m.grantAll()
+			p.m.grant(p.r)
 		}
 	}
 }
@@ -167,28 +203,53 @@ func (p *peer) learn() {
 
 // consume takes a message out of the mailbox.
 func (p *peer) consume(i int) {
-	c, r, a := p.stored[i], &p.m.r, &p.account
+	c, r, a := p.stored[i], p.r, &p.account
 	p.stored = append(p.stored[:i:i], p.stored[i+1:]...)
 	r.Consume(a, c)
 	if next := r.NextAfter(a); next != nil {
 		r.GrantNeed(next)
 		next.Owner().(*peer).tell()
-		p.m.grantAll()
+		p.m.grant(p.r)
 	} else if r.Renew(a) != 0 {
 		p.tell()
 	}
 }
 
-// grantAll grants what senders wait for.
-func (m *model) grantAll() {
-	for m.freed = false; ; {
-		a := m.r.Next()
-		if a == nil {
-			return
-		}
-		m.r.GrantNeed(a)
+// grant grants what senders to a mailbox wait for.
+func (m *model) grant(r *Receiver) {
+	for a := r.Next(); a != nil; a = r.Next() {
+		r.GrantNeed(a)
 		a.Owner().(*peer).tell()
 	}
+}
+
+// grantFreed grants what senders to all mailboxes wait for, if the budget has said so.
+func (m *model) grantFreed() {
+	for m.freed {
+		m.freed = false
+		for i := range m.rs {
+			if len(m.rs[i].Waiting()) > 0 {
+				m.budget.Queue()
+			}
+			m.grant(&m.rs[i])
+		}
+	}
+}
+
+// String describes the mailboxes and senders.
+func (m *model) String() string {
+	s := ""
+	for i := range m.rs {
+		r := &m.rs[i]
+		s += fmt.Sprintf("\nmailbox %d: limit %d, %d promised", i, r.limit, r.promise)
+		for _, p := range m.peers {
+			if a := &p.account; p.r == r {
+				s += fmt.Sprintf("\n  sender %d: %d consumed, %d received, %d granted, needs %d, is over %v; %d sent, limit %d, asked %d, not waited for %v, %d messages wait",
+					p.name, a.consumed, a.received, a.granted, a.need, r.oversize == a, p.sender.sent, p.sender.limit, p.sender.asked, p.sender.unasked, len(p.waiting))
+			}
+		}
+	}
+	return s
 }
 
 func (m *model) check(err error) {
@@ -199,26 +260,34 @@ func (m *model) check(err error) {
 
 // compare compares the sums of the receiver with its accounts.
 func (m *model) compare() {
-	if m.freed {
-		m.grantAll()
-	}
-	stored, promise, open := uint64(0), uint64(0), 0
-	for _, p := range m.peers {
-		a := &p.account
-		stored += a.Stored()
-		promise += a.granted - a.consumed
-		if a.isOpen {
-			open++
+	m.grantFreed()
+	whole := uint64(0)
+	for i := range m.rs {
+		r := &m.rs[i]
+		stored, promise, open := uint64(0), uint64(0), 0
+		for _, p := range m.peers {
+			if p.r != r {
+				continue
+			}
+			a := &p.account
+			stored += a.Stored()
+			promise += a.granted - a.consumed
+			if a.isOpen {
+				open++
+			}
+			if p.sender.Sent() > a.granted && a.isOpen {
+				m.t.Fatalf("sender %d has sent %d of %d", p.name, p.sender.Sent(), a.granted)
+			}
 		}
-		if p.sender.Sent() > p.account.granted && p.account.isOpen {
-			m.t.Fatalf("sender %d has sent %d of %d", p.name, p.sender.Sent(), p.account.granted)
+		// One sender has a message beyond the limit, and behind it another one that a receiver names.
+		most := 2*r.Limit() + uint64(open)*First + 2*Charge(sizeMost)
+		if stored != r.Stored() || promise != r.Promised() || promise > most {
+			m.t.Fatalf("the accounts have %d stored of %d promised bytes, the receiver %d of %d; at most %d", stored, promise, r.Stored(), r.Promised(), most)
 		}
+		whole += promise
 	}
-	// One sender has a message beyond the limit, and behind it another one that a receiver names.
-	most := 2*m.r.Limit() + uint64(open)*First + 2*Charge(sizeMost)
-	if stored != m.r.Stored() || promise != m.r.Promised() || promise > most || m.budget.memory > 0 && uint64(m.budget.Promised()) != promise {
-		m.t.Fatalf("the accounts have %d stored of %d promised bytes, the receiver %d of %d, the budget %d; at most %d",
-			stored, promise, m.r.Stored(), m.r.Promised(), m.budget.Promised(), most)
+	if m.budget.memory > 0 && uint64(m.budget.Promised()) != whole {
+		m.t.Fatalf("%d bytes are promised, %d of the budget", whole, m.budget.Promised())
 	}
 }
 
@@ -227,7 +296,7 @@ const sizeMost = 2 << 20 // the longest messages of the model
 // Nobody who may send is refused, what is promised is bounded and counted, and no sender waits for
 // ever, whichever order frames, gifts and takers come in.
 func TestCredit(t *testing.T) {
-	for name, memory := range map[string]int64{"no limit": 0, "memory": 32 << 20} {
+	for name, memory := range map[string]int64{"no limit": 0, "memory": 32 << 20, "little memory": 3 << 20} {
 		for _, bounded := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, bounded %v", name, bounded), rapid.MakeCheck(func(t *rapid.T) {
 				m := newModel(t, memory, bounded)
@@ -253,8 +322,12 @@ func TestCredit(t *testing.T) {
 						p := some(func(p *peer) bool { return len(p.waiting) > 0 })
 						p.giveUp(rapid.IntRange(0, len(p.waiting)-1).Draw(t, "message"))
 					},
-					"arrive": func(*rapid.T) { some(func(p *peer) bool { return len(p.up) > 0 }).arrive() },
-					"learn":  func(*rapid.T) { some(func(p *peer) bool { return len(p.down) > 0 }).learn() },
+					"try": func(t *rapid.T) {
+						some(func(*peer) bool { return true }).try(Outgoing{Tag: 2, Size: rapid.Uint32Range(0, sizeMost).Draw(t, "size")})
+					},
+					"drop try": func(*rapid.T) { some(func(p *peer) bool { return p.tries }).dropTry() },
+					"arrive":   func(*rapid.T) { some(func(p *peer) bool { return len(p.up) > 0 }).arrive() },
+					"learn":    func(*rapid.T) { some(func(p *peer) bool { return len(p.down) > 0 }).learn() },
 					"consume": func(t *rapid.T) {
 						p := some(func(p *peer) bool { return len(p.stored) > 0 })
 						p.consume(rapid.IntRange(0, len(p.stored)-1).Draw(t, "message"))
@@ -265,7 +338,9 @@ func TestCredit(t *testing.T) {
 						for range rapid.IntRange(0, 2).Draw(t, "receivers") {
 							m.awaited[rapid.IntRange(0, len(m.peers)-1).Draw(t, "peer")] = true
 						}
-						m.grantAll()
+						for i := range m.rs {
+							m.grant(&m.rs[i])
+						}
 					},
 				})
 				m.settle()
@@ -277,7 +352,6 @@ func TestCredit(t *testing.T) {
 // settle lets everything arrive, and takes all messages. It fails if a sender still waits.
 func (m *model) settle() {
 	clear(m.awaited)
-	m.grantAll()
 	for isIdle := false; !isIdle; {
 		isIdle = true
 		for _, p := range m.peers {
@@ -288,6 +362,8 @@ func (m *model) settle() {
 				p.learn()
 			case len(p.stored) > 0:
 				p.consume(0)
+			case p.tries:
+				p.dropTry()
 			default:
 				continue
 			}
@@ -297,11 +373,13 @@ func (m *model) settle() {
 	}
 	for _, p := range m.peers {
 		if len(p.waiting) > 0 {
-			m.t.Fatalf("sender %d waits for ever: %+v, %+v, of %+v", p.name, p.sender, p.account, m.r)
+			m.t.Fatalf("sender %d waits for ever: %v", p.name, m)
 		}
-		m.r.Close(&p.account)
 	}
-	if m.r.Promised() != 0 || m.budget.Promised() != 0 || m.budget.outstanding != 0 {
-		m.t.Fatalf("%d bytes are promised to nobody, %d of the budget", m.r.Promised(), m.budget.Promised())
+	for _, p := range m.peers {
+		p.r.Close(&p.account)
+	}
+	if m.rs[0].Promised()+m.rs[1].Promised() != 0 || m.budget.Promised() != 0 || m.budget.outstanding != 0 {
+		m.t.Fatalf("%d bytes are promised to nobody, %d of the budget", m.rs[0].Promised()+m.rs[1].Promised(), m.budget.Promised())
 	}
 }

@@ -102,23 +102,18 @@ func (s *Sender) Withdraw() (limit uint64, isOpen bool) {
 	return s.limit, true
 }
 
-// Abandon notes that nobody uses the credit that was asked for and has come.
-func (s *Sender) Abandon() {
-	if s.asked != 0 {
-		s.unasked.add(s.asked)
-		s.asked = 0
-	}
-}
-
-// GiveBack returns the credit that was granted to a sender that no longer waits, because other
-// contexts may wait for it. No sender may wait. It returns the new limit and the one that was held,
-// and reports false if there is nothing to give back.
-func (s *Sender) GiveBack() (limit, held uint64, gives bool) {
-	u := s.unasked
-	if u.least == 0 || s.limit < u.least {
+// GiveBack returns credit that no sender uses, because other contexts may wait for it: what a
+// sender leaves that has just given up, or what has come for one that gave up before. No sender may
+// wait. GiveBack returns the new limit and the one that was held, and reports false if there is
+// nothing to give back.
+func (s *Sender) GiveBack(hasGivenUp bool) (limit, held uint64, gives bool) {
+	switch {
+	case hasGivenUp:
+		s.forget()
+	case s.unasked.least == 0 || s.limit < s.unasked.least:
 		return 0, 0, false
 	}
-	if s.limit >= u.most { // more than that is not to come
+	if s.limit >= s.unasked.most { // more than that is not to come
 		s.unasked = span{}
 	}
 	if s.limit-s.sent <= s.first {
