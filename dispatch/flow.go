@@ -338,9 +338,9 @@ func (f *Flow) withdrawNeedLocked() bool {
 	return isOpen
 }
 
-// giveBackLocked returns the credit that no sender uses: one has just given up, or did so before the
-// credit came. Other contexts may wait for it. giveBackLocked reports whether there is something to
-// write. mu must be held.
+// giveBackLocked returns the credit that no sender uses: one has just given up, or did so before
+// the credit came. Other contexts may wait for it. giveBackLocked reports whether there is
+// something to write. mu must be held.
 func (f *Flow) giveBackLocked(hasGivenUp bool) bool {
 	if f.waiters.First() != nil || f.gone != nil {
 		return false

@@ -279,7 +279,8 @@ func (m *model) compare() {
 				m.t.Fatalf("sender %d has sent %d of %d", p.name, p.sender.Sent(), a.granted)
 			}
 		}
-		// One sender has a message beyond the limit, and behind it another one that a receiver names.
+		// One sender has a message beyond the limit, and behind it another one that a receiver
+		// names.
 		most := 2*r.Limit() + uint64(open)*First + 2*Charge(sizeMost)
 		if stored != r.Stored() || promise != r.Promised() || promise > most {
 			m.t.Fatalf("the accounts have %d stored of %d promised bytes, the receiver %d of %d; at most %d", stored, promise, r.Stored(), r.Promised(), most)
