@@ -6,13 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rocl-go/rocl/directory/internal/wire"
+	"github.com/rocl-go/rocl/internal/os/sockerr"
 	"golang.org/x/sys/windows"
 )
 
@@ -85,7 +88,8 @@ func dialLocal(ctx context.Context, path string) (net.Conn, error) {
 		return nil, err
 	}
 	at, err := readAddress(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrOccupied) {
+	// The file is shared except while a server replaces or removes it.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrOccupied) || errors.Is(err, windows.ERROR_SHARING_VIOLATION) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoDirectory, path, err)
 	}
 	if err != nil {
@@ -96,6 +100,9 @@ func dialLocal(ctx context.Context, path string) (net.Conn, error) {
 		first = path
 	}
 	nc, err := dialKey(ctx, path, at, first+nodeSuffix, clientTime)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || sockerr.Is(err, syscall.ECONNRESET) || sockerr.Is(err, syscall.EPIPE) {
+		err = fmt.Errorf("%w: %w", ErrNoDirectory, err) // the server has just ended, or another program has its port
+	}
 	if err != nil {
 		return nil, err
 	}
