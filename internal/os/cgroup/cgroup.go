@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 	"strings"
 )
@@ -20,8 +21,14 @@ type Limits struct {
 	CPUs   float64 // processors; 0: no limit
 }
 
-// Read returns the limits of this process. What it cannot read is no limit.
-func Read() Limits { return read(os.DirFS("/")) }
+// Read returns the limits of this process. What it cannot read is no limit, and a system other than
+// Linux has none.
+func Read() Limits {
+	if runtime.GOOS != "linux" {
+		return Limits{}
+	}
+	return read(os.DirFS("/"))
+}
 
 // noMemory is the least limit of version 1 that stands for none: the greatest multiple of a page.
 const noMemory = 1 << 62
