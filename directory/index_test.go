@@ -18,6 +18,7 @@ import (
 	"github.com/rocl-go/rocl/internal/os/memfd"
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/sharedmem"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
@@ -260,6 +261,7 @@ func TestMappedAnew(t *testing.T) {
 // Promise (Index): An index that is full or missing costs only speed, and is logged once. See also
 // TestIndexFails.
 func TestWithoutIndex(t *testing.T) {
+	posix.Need(t, "Unix socket, over which a client asks for the index")
 	path := sock(t)
 	var log logged.Log
 	logger := log.Logger()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rocl-go/rocl/internal/testkit/eventually"
 	"github.com/rocl-go/rocl/internal/testkit/logged"
+	"github.com/rocl-go/rocl/internal/testkit/posix"
 	"github.com/rocl-go/rocl/internal/testkit/try"
 	"github.com/rocl-go/rocl/resource"
 )
@@ -31,6 +32,7 @@ func told(t *testing.T, s *logged.Story, n int) (lines []string) {
 // Promise (Directory): The log of a node's server tells at level info, a line each, that a program
 // with resources joined, left or was lost, with its name and PID.
 func TestStory(t *testing.T) {
+	posix.Need(t, "way to find the process at the other end of a connection")
 	path := sock(t)
 	known := []string{"event", "program", "pid", "resources"}
 	ofServer, ofClient := &logged.Story{Attrs: known}, &logged.Story{Attrs: known}

@@ -29,6 +29,12 @@ const maxFile = 64 << 10
 // a file of another user or one that other users can access.
 func openFile(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|openFlags, 0o600)
+	return checkOpened(path, f, err)
+}
+
+// checkOpened returns f if opening path has succeeded and openFile may return the file. Else it
+// closes f and returns an error as openFile does. err is the error of opening.
+func checkOpened(path string, f *os.File, err error) (*os.File, error) {
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EMLINK) { // EMLINK on FreeBSD
 		return nil, fmt.Errorf("directory: opening %s: %w: it is a symbolic link", path, ErrOccupied)
 	}
@@ -60,8 +66,8 @@ func openFile(path string, flags int) (*os.File, error) {
 
 // readFile returns the content of a file beside the socket.
 func readFile(path string) ([]byte, error) {
-	f, err := openFile(path, os.O_RDONLY)
-	if err != nil {
+	f, err := openToRead(path)
+	if f, err = checkOpened(path, f, err); err != nil {
 		return nil, err
 	}
 	defer f.Close()

@@ -4,6 +4,7 @@ package node
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -125,4 +126,18 @@ func TestNoAbstractNames(t *testing.T) {
 	serve(t, "@d.sock", false)
 	try.Get(os.Lstat("@d.sock"))(t)
 	reach(t, "@d.sock")
+}
+
+// A file that is being read can be removed. It has gone at the latest when its reader closes it.
+func TestReadWhileRemoved(t *testing.T) {
+	path := sock(t)
+	try.OK(t, writeFile(path, []byte("x")))
+	f := try.Get(openToRead(path))(t)
+	defer f.Close()
+	try.OK(t, unlink(path))
+	try.Equal(t, string(try.Get(io.ReadAll(f))(t)), "x")
+	try.OK(t, f.Close())
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
 }

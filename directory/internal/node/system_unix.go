@@ -17,6 +17,9 @@ import (
 // openFlags are the flags by which openFile follows no symbolic link and does not wait.
 const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK
 
+// openToRead opens a file whose content readFile reads.
+func openToRead(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|openFlags, 0) }
+
 // tempVariable names the environment variable with the folder of temporary files.
 const tempVariable = "TMPDIR"
 

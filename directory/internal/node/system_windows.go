@@ -18,6 +18,27 @@ import (
 // regular file. No file makes it wait.
 const openFlags = windows.O_FILE_FLAG_OPEN_REPARSE_POINT
 
+// openToRead opens a file whose content readFile reads. Other processes can remove the file
+// meanwhile, which package os does not allow: the clients that read the address of a dead server,
+// again and again, would keep the next server from removing it.
+func openToRead(path string) (f *os.File, err error) {
+	name, err := windows.UTF16PtrFromString(path)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	const share = windows.FILE_SHARE_READ | windows.FILE_SHARE_WRITE | windows.FILE_SHARE_DELETE
+	const flags = windows.FILE_FLAG_BACKUP_SEMANTICS | windows.FILE_FLAG_OPEN_REPARSE_POINT // folders, and links themselves
+	err = untilFree(func() error {
+		h, err := windows.CreateFile(name, windows.GENERIC_READ, share, nil, windows.OPEN_EXISTING, flags, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		f = os.NewFile(uintptr(h), path)
+		return nil
+	})
+	return f, err
+}
+
 // tempVariable names the environment variable with the folder of temporary files, which is in the
 // profile of the user: the list of rights of the profile keeps other users out.
 const tempVariable = "TMP"
@@ -36,8 +57,9 @@ func tryLock(f *os.File) error {
 	return os.NewSyscallError("LockFileEx", err)
 }
 
-// A file that another process has open for a moment cannot be replaced or removed. rename and
-// unlink try again so often, after such a pause.
+// A file that another process has open for a moment cannot be replaced or removed, and one that is
+// being removed cannot be opened. rename, unlink and openToRead try again so often, after such a
+// pause.
 const (
 	busyTries = 100
 	busyPause = time.Millisecond
