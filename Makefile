@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 packages_version = $(shell sed -n 's/^const Version = "\(.*\)"$$/\1/p' internal/version/version.go)
-.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable bigendian arm64 scaling sustain windows benchmarks figures libpvm3 apidiff simulate
+.PHONY: packages test race repeat long lint fuzz bench demo ci cluster cluster-figures tools portable bigendian arm64 i386 scaling sustain windows benchmarks figures libpvm3 apidiff simulate
 
 test:    ; go test work
 race:    ; go test -race work
@@ -23,6 +23,9 @@ bigendian: # tests on a processor of the other byte order, by qemu-user-static
 	ROCL_QEMU=must go test -count=1 ./tests/byteorder
 arm64: # tests by qemu-user-static, which on amd64 lets a load overtake an atomic store: then a nap loses a beat
 	CGO_ENABLED=0 GOARCH=arm64 go test -short -skip TestNapLosesNothing -exec qemu-aarch64-static ./resource ./codec ./dispatch/internal/wire ./dispatch/internal/session ./subsys ./tpvm/pack
+i386: # tests by qemu-system-x86 and Debian's kernel, some minutes; qemu-i386-static does not run Go's threads
+	CGO_ENABLED=0 GOARCH=386 go test -short -timeout 20m -exec "$(CURDIR)/.ci/i386" ./subsys
+	CGO_ENABLED=0 GOARCH=386 go test -short -timeout 20m -run '^Test(Call|CutAnywhere|Flush|Local.*|Moves|OrderAndCompleteness|PingPong|Streams?)$$' -exec "$(CURDIR)/.ci/i386" ./dispatch
 simulate: ; go test -timeout 2h -run TestPromises ./rocltest -span 1h && go test -timeout 2h -run TestPlanted ./rocltest -planted && go test -timeout 2h -run TestSimulated ./dataflow -long && go test -timeout 2h -run TestSimulated ./work -long
 lint:    ; test -z "$$(gofmt -l . | tee /dev/stderr)" && go vet work && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 work && go test -count=1 ./tests/words
 fuzz:    ; for f in resource:FuzzParseList resource:FuzzParseText codec:FuzzDecode directory:FuzzServer subsys:FuzzHeader dispatch:FuzzFrames subsys/tls:FuzzWire directory/internal/mux:FuzzDatagram directory/internal/mux:FuzzStream tpvm/pack:FuzzReader pool:FuzzParseConfig rpc:FuzzRequest rpc:FuzzReply bulk:FuzzRequest bulk:FuzzKeys internal/flowfile:FuzzParse; do go test -run XXX -fuzz "$${f#*:}" -fuzztime 30s -fuzzminimizetime 10x "./$${f%:*}" || exit 1; done
@@ -34,7 +37,7 @@ figures: ; go run ./tests/figures $(REV) # of the working tree, or of the commit
 apidiff: ; .ci/apidiff $(REV) # what has changed in the exported Go interface since the last tag, or since the commit REV
 demo:    ; go run ./cmd/rocl demo
 ci:      ; .ci/run
-packages: ; .ci/release $(packages_version) && ROCL_PACKAGES=$(CURDIR)/build/release go test -v -count=1 -timeout 1h -run 'TestDeb|TestReproducible' ./tests # some minutes; into build/release
+packages: ; .ci/release $(packages_version) && ROCL_PACKAGES=$(CURDIR)/build/release go test -v -count=1 -timeout 1h -run 'TestDeb|TestRPM|TestReproducible' ./tests # some minutes; into build/release
 libpvm3: # PVM's C library, into build/
 	go build -buildmode=c-shared -ldflags '-extldflags -Wl,-soname,libpvm3.so' -o build/libpvm3.so ./tpvm/libpvm3
 	rm -f build/libpvm3.h && ln -sf libpvm3.so build/libgpvm3.so && cp tpvm/libpvm3/pvm3.h build/
