@@ -3,10 +3,13 @@
 package tests
 
 import (
+	"archive/tar"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,24 +156,77 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 }
 
-// In another folder the same source gives the same bytes.
-//
-// Release archives are reproducible: another folder gives the same bytes.
+// The packages for RPM have the files of the one for Debian, and scripts as that one has.
+func TestRPM(t *testing.T) {
+	dir := packages(t)
+	need(t, "rpm")
+	need(t, "dpkg-deb")
+	want := map[string]bool{}
+	deb := fmt.Sprintf("rocl_%s_%s.deb", strings.TrimPrefix(release(t), "v"), runtime.GOARCH)
+	data := try.Get(exec.Command("dpkg-deb", "--fsys-tarfile", filepath.Join(dir, deb)).Output())(t)
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		try.OK(t, err)
+		if h.Typeflag == tar.TypeReg {
+			want[fmt.Sprintf("%#o %s", 0o100000|h.Mode, strings.TrimPrefix(h.Name, "."))] = true
+		}
+	}
+	all := try.Get(filepath.Glob(filepath.Join(dir, "*.rpm")))(t)
+	if len(all) == 0 || len(want) < 20 {
+		t.Fatalf("%d packages for RPM; that for Debian has %d files", len(all), len(want))
+	}
+	for _, file := range all {
+		out, errOut, code := runCommand(t, eventually.Timeout, exec.Command("rpm", "-qp", "--qf", `[%{FILEMODES:octal} %{FILENAMES}\n]`, file))
+		got := map[string]bool{}
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, "0100") || strings.HasPrefix(line, "100") {
+				got["0"+strings.TrimLeft(strings.TrimSpace(line), "0")] = true
+			}
+		}
+		if code != 0 || !maps.Equal(got, want) {
+			t.Errorf("%s: exit code %d, %v, want %v; %s", filepath.Base(file), code, got, want, errOut)
+		}
+		scripts, errOut, code := runCommand(t, eventually.Timeout, exec.Command("rpm", "-qp", "--scripts", file))
+		for _, script := range []string{"postinstall", "preuninstall", "postuninstall"} {
+			if code != 0 || !strings.Contains(scripts, script+" scriptlet") {
+				t.Errorf("%s: exit code %d, no script %s: %s%s", filepath.Base(file), code, script, scripts, errOut)
+			}
+		}
+	}
+}
+
+// Release archives, bills of materials and the image are reproducible: the same source gives the
+// same bytes in another folder, for each system.
 func TestReproducible(t *testing.T) {
 	dir, other := packages(t), t.TempDir()
 	text := try.Get(exec.Command("git", "log", "-1", "--format=%ct").Output())(t)
 	try.OK(t, exec.Command("sh", "-c", `cd .. && git ls-files -z | tar --null -T - -c | tar -x -C "$0"`, other).Run())
 	version := strings.TrimPrefix(release(t), "v")
+	var systems []string
+	for _, file := range try.Get(filepath.Glob(filepath.Join(dir, "rocl-"+version+"-*.tar.gz")))(t) {
+		system := strings.TrimPrefix(strings.TrimSuffix(filepath.Base(file), ".tar.gz"), "rocl-"+version+"-")
+		systems = append(systems, strings.Replace(system, "-", "/", 1))
+	}
 	cmd := exec.Command(".ci/release", version)
-	cmd.Dir, cmd.Env = other, append(os.Environ(), "OUT="+other+"/out", "SYSTEMS=linux/"+runtime.GOARCH, "PACKAGES=", "SOURCE_DATE_EPOCH="+strings.TrimSpace(string(text)))
-	if out, errOut, code := runCommand(t, 20*time.Minute, cmd); code != 0 {
+	cmd.Dir, cmd.Env = other, append(os.Environ(), "OUT="+other+"/out", "SYSTEMS="+strings.Join(systems, " "), "PACKAGES=", "SOURCE_DATE_EPOCH="+strings.TrimSpace(string(text)))
+	if out, errOut, code := runCommand(t, 40*time.Minute, cmd); code != 0 {
 		t.Fatalf("exit code %d, %s%s", code, out, errOut)
 	}
-	for _, end := range []string{".tar.gz", ".cdx.json"} {
-		name := fmt.Sprintf("rocl-%s-linux-%s%s", version, runtime.GOARCH, end)
-		a, b := try.Get(os.ReadFile(filepath.Join(dir, name)))(t), try.Get(os.ReadFile(filepath.Join(other, "out", name)))(t)
-		if !bytes.Equal(a, b) {
-			t.Errorf("%s has %d and %d bytes, which differ", name, len(a), len(b))
+	made := 0
+	for _, e := range try.Get(os.ReadDir(filepath.Join(other, "out")))(t) {
+		if e.Name() == "SHA256SUMS" { // lists the packages too
+			continue
 		}
+		made++
+		a, b := try.Get(os.ReadFile(filepath.Join(dir, e.Name())))(t), try.Get(os.ReadFile(filepath.Join(other, "out", e.Name())))(t)
+		if !bytes.Equal(a, b) {
+			t.Errorf("%s has %d and %d bytes, which differ", e.Name(), len(a), len(b))
+		}
+	}
+	if want := 2*len(systems) + 1; made != want || made < 3 {
+		t.Errorf("%d files were made, want %d: an archive and a bill of each system, and an image", made, want)
 	}
 }
