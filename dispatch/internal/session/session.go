@@ -325,6 +325,32 @@ func (s *Session) Take() []subsys.Frame {
 	return s.lent[:n]
 }
 
+// TakeOpen is Take for the open batch, if it has all that is unsent and that is at most so many
+// bytes. It returns these bytes, or nil. If the connection does not take them, UntakeOpen follows.
+func (s *Session) TakeOpen(most int) []byte {
+	if s.unsent > most || s.cur+1 != s.end || s.IsFeedable() {
+		return nil
+	}
+	e := s.at(s.cur)
+	if e.Type != subsys.TypeBatch {
+		return nil
+	}
+	s.marks[0] = mark{s.cur, s.off, s.sent}
+	p := e.Data[s.off:]
+	s.off, s.unsent, s.sent = len(e.Data), 0, s.next
+	if m := s.most.Load(); s.sent != m && s.sent-m < 1<<31 {
+		s.most.Store(s.sent)
+	}
+	return p
+}
+
+// UntakeOpen takes back what TakeOpen has returned last.
+func (s *Session) UntakeOpen() {
+	m := s.marks[0]
+	s.unsent = s.off - m.off
+	s.off, s.sent = m.off, m.sent
+}
+
 // Untake notes that the connection took only the first n of fs, which Take has returned last.
 func (s *Session) Untake(fs []subsys.Frame, n int) {
 	if n == len(fs) {

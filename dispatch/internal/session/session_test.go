@@ -127,6 +127,20 @@ func (p *peerModel) write(takes func(n int) int) {
 	p.s.Release()
 }
 
+// writeOpen writes what is unsent in the open batch, if nothing else is unsent.
+func (p *peerModel) writeOpen(takes bool) {
+	b := p.s.TakeOpen(1 << 20)
+	switch {
+	case b == nil:
+	case takes:
+		f := subsys.Frame{Data: b}
+		f.Type = subsys.TypeBatch
+		p.wire = subsystest.Split(&f, p.wire)
+	default:
+		p.s.UntakeOpen()
+	}
+}
+
 // read delivers n frames of the wire to the other end.
 func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 	fs := p.wire[:n]
@@ -313,6 +327,9 @@ func TestSessionModel(t *testing.T) {
 				}
 			},
 			"write": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "end")].write(draw) },
+			"write the open batch": func(t *rapid.T) {
+				ends[rapid.IntRange(0, 1).Draw(t, "end")].writeOpen(rapid.Bool().Draw(t, "takes"))
+			},
 			"read": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "end")
 				ends[i].read(t, ends[1-i], rapid.IntRange(0, len(ends[i].wire)).Draw(t, "frames"))
