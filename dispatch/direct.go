@@ -67,6 +67,8 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	f.tracing.Store(d.unfollowed(dst))
 	d.passages.flows[m] = f
 	m.listInflowLocked(in)
+	m.waiters.isWaiting = &m.isWaiting // from now on senders of this process ask
+	m.waiters.tell()
 	return f, nil
 }
 

@@ -155,6 +155,9 @@
 // If the connection is full, no goroutine has the pen: the token holder takes it when the
 // connection is writable again.
 //
+// A sender over shared memory does not need the pen for a small message on an idle link. It keeps
+// link.mu, and SendBriefly copies the frame into the ring (sendBrieflyLocked).
+//
 // A link is paced if a sender sends one message right after another, or if batches of calls go over
 // it. The frames of a paced link are written when there are 32 KiB of them, or 24 requests or
 // replies. Otherwise the next goroutine that waits writes them, or the goroutine that polls, if
@@ -211,7 +214,8 @@
 // instructions only, in which none of these is taken. They have no level: deferredLinks.mu,
 // landing.mu, and the locks of packages buffers, callqueue and ratelog, and of Handshakes.
 //
-// link.mu is not held while Start, Send, Close or Unanswered of a connection is called.
+// link.mu is not held while Start, Send, Close or Unanswered of a connection is called. It is held
+// while SendBriefly is.
 //
 // # Functions that this package calls
 //

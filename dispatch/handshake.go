@@ -436,6 +436,9 @@ func (l *link) bindLocked(ep *endpoint, c subsys.Conn, a *wire.Attach) error {
 	ep.isCurrent.Store(true)
 	l.pace.rx = l.s.Expected() - 1
 	_, l.canSplit = c.(subsys.Streamer)
+	if b, ok := c.(subsys.Brief); ok && b.Retain() {
+		l.brief = b
+	}
 	l.knowsTraces = a.Features&wire.FeatureTraces != 0
 	if !l.hasMet && !l.knowsTraces {
 		l.s.HideTraces()

@@ -3,7 +3,6 @@
 package dispatch
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -52,9 +51,11 @@ type inbound struct {
 	unacked        int             // bytes that have come since the last acknowledgement
 	firstUnacked   uint32          // the first frame that is not acknowledged yet
 
-	gotNow  atomic.Uint64 // messages received over the present connection that are not in traffic yet
-	gotNowB atomic.Uint64 // bytes of payload received over the present connection that are not in traffic yet
+	got atomic.Uint64 // what was received over the present connection and is not in traffic yet; see gotBits
 }
+
+// The lower bits of inbound.got are bytes of payload, the others messages.
+const gotBits = 40
 
 // receive works on frames that came over c, which has the sink end. The token must be held.
 func (l *link) receive(end *endpoint, c subsys.Conn, fs []subsys.Frame) error {
@@ -87,11 +88,8 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 	if err != nil {
 		return false, err
 	}
-	if got.Messages > 0 {
-		l.gotNow.Add(uint64(got.Messages))
-	}
-	if got.Bytes > 0 {
-		l.gotNowB.Add(uint64(got.Bytes))
+	if got.Messages > 0 || got.Bytes > 0 {
+		l.count(got.Messages, got.Bytes)
 	}
 	l.answered = false
 	isDue := l.countUnacked(got.Wire)
@@ -102,7 +100,9 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 	// acknowledged.
 	for fs = fs[fresh:]; len(fs) > 0; {
 		n, wrong := l.work(fs)
-		err = cmp.Or(err, wrong)
+		if err == nil {
+			err = wrong
+		}
 		fs = fs[n:]
 	}
 	l.s.Worked()
@@ -118,9 +118,19 @@ func (l *link) process(end *endpoint, c subsys.Conn, fs []subsys.Frame) (answere
 	return l.answered, err
 }
 
+// count counts what was received.
+func (l *link) count(messages, bytes int) {
+	now := l.got.Add(uint64(messages)<<gotBits | uint64(bytes))
+	if now&(1<<63|1<<(gotBits-1)) != 0 { // half of either is used
+		l.mu.Lock()
+		l.flushCountersLocked()
+		l.mu.Unlock()
+	}
+}
+
 // countUnacked counts bytes that came, and reports whether they are to be acknowledged at once.
 func (l *link) countUnacked(bytes int) bool {
-	next, acked := l.s.Expected(), l.s.AckSent()
+	next, acked := l.s.Accepted(), l.s.AckSent()
 	if acked != l.firstUnacked {
 		l.firstUnacked, l.unacked = acked, 0
 	}

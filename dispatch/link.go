@@ -45,13 +45,14 @@ type link struct {
 	mu          lock.Mutex[levelLink]
 	s           session.Session
 	life        life.Machine
-	conn        subsys.Conn // the connection; nil: none
-	endpoint    *endpoint   // the sink of conn
-	writable    uint64      // counts Writable calls
-	canSplit    bool        // conn takes large messages in pieces
-	unwritten   sync.Cond   // signalled when a turn of writing ends; L is mu
-	awaited     int         // goroutines that wait for unwritten
-	binders     int         // goroutines that keep other goroutines from writing, to attach another connection
+	conn        subsys.Conn  // the connection; nil: none
+	endpoint    *endpoint    // the sink of conn
+	writable    uint64       // counts Writable calls
+	canSplit    bool         // conn takes large messages in pieces
+	brief       subsys.Brief // conn, if it takes small frames while mu is held; else nil
+	unwritten   sync.Cond    // signalled when a turn of writing ends; L is mu
+	awaited     int          // goroutines that wait for unwritten
+	binders     int          // goroutines that keep other goroutines from writing, to attach another connection
 	pace        pace
 	isDeferred  bool // l is in Dispatcher.deferred
 	liveness    liveness
@@ -213,6 +214,10 @@ func (l *link) postLocked() {
 		l.actLocked(l.life.RequestConn())
 	case l.isPacedLocked() && !l.updatePaceLocked(): // the goroutine that writes is not notified: its batch would be small
 	case l.callWriter() || l.pen.Load() == penFull || !l.updatePaceLocked():
+	case l.sendBrieflyLocked():
+		if l.pace.isTimed {
+			l.pace.wrote.Store(l.d.clock())
+		}
 	case l.canWriteLocked() && l.takePenLocked():
 		isTimed := l.pace.isTimed
 		l.pump()
@@ -265,10 +270,14 @@ func (l *link) dropFailedLocked(c subsys.Conn, err error) {
 func (l *link) detachLocked() {
 	l.flushCountersLocked()
 	l.endpoint.isCurrent.Store(false)
-	c := l.conn
-	l.conn, l.endpoint = nil, nil
+	c, brief := l.conn, l.brief
+	l.conn, l.endpoint, l.brief = nil, nil, nil
 	l.pen.CompareAndSwap(penFull, penIdle)
-	go c.Close() // Close may take long to give memory back
+	go func() { // Close may take long to give memory back
+		if c.Close(); brief != nil {
+			brief.Release()
+		}
+	}()
 }
 
 // lockAndPut is put for callers without mu. lockAndPost writes the frame, or the goroutine that

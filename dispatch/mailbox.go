@@ -83,7 +83,6 @@ func newMailbox(d *Dispatcher, serial uint32, limit, messages int) *Mailbox {
 		limit = d.cfg.Mailbox
 	}
 	m := &Mailbox{d: d, serial: serial}
-	m.waiters.isWaiting = &m.isWaiting
 	if serial&Bounded == 0 {
 		m.credit.Init(&d.budget, uint64(limit))
 	} else {
@@ -145,6 +144,9 @@ func (m *Mailbox) deliver(in *inflow, fs []subsys.Frame, size int, call uint64, 
 // messageOf returns the message of a frame, which is the request of the call with a number, or
 // another message if call is 0.
 func (m *Mailbox) messageOf(in *inflow, f *subsys.Frame, call uint64) *Message {
+	if f.Buf != nil && !f.Spare {
+		f.Buf.Retain()
+	}
 	msg := m.d.message()
 	msg.buf, msg.data, msg.tag, msg.in = f.Buf, f.Data, f.Tag, in
 	msg.from = in.l.peer.WithSerial(f.Src)
@@ -154,8 +156,6 @@ func (m *Mailbox) messageOf(in *inflow, f *subsys.Frame, call uint64) *Message {
 	}
 	if f.Spare {
 		f.Buf = nil
-	} else if f.Buf != nil {
-		f.Buf.Retain()
 	}
 	return msg
 }

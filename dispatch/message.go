@@ -128,21 +128,22 @@ func (m *Message) Release() {
 	if m.trace != nil {
 		m.trace.reach(Released)
 	}
-	buf, d, r, isHeld := m.buf, m.d, m.run, m.isHeld
-	*m = Message{}
+	buf, d, r := m.buf, m.d, m.run
+	if m.isHeld {
+		d.progress.Hold(-1)
+	}
 	if r != nil {
+		*m = Message{}
 		if buf != r.buf { // of the sender, or a copy
 			buf.Release()
 		}
 		r.drop(1)
 		return
 	}
-	if isHeld {
-		d.progress.Hold(-1)
-	}
 	if buf != nil {
 		buf.Release()
 	}
+	*m = Message{} // last: an atomic operation waits for the stores before it
 	if d != nil {
 		d.singles.Put(m)
 	}

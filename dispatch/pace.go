@@ -65,7 +65,9 @@ func (l *link) updatePaceLocked() bool {
 	if rx := l.s.Expected(); rx != p.rx { // perhaps an answer: the clock is not read
 		isBatch := rx-p.rx >= answersInBatch && p.calls.Load() > 0 // then as many requests or replies will follow
 		p.rx, p.isTimed = rx, false
-		p.wrote.Store(0)
+		if p.wrote.Load() != 0 {
+			p.wrote.Store(0)
+		}
 		return !isBatch || !l.setPaceLocked()
 	}
 	p.isTimed = true

@@ -21,7 +21,8 @@ import (
 //
 // The goroutine that took the pen from idle is the writer. Until the pen is idle or full, the
 // writer alone calls Send, and the frames that the session has lent to the connection do not
-// change. Other goroutines add their frames to the session, call the writer, and leave.
+// change. Other goroutines add their frames to the session, call the writer, and leave. While the
+// pen is idle, the holder of mu may call SendBriefly.
 //
 // Every change needs link.mu, except one: a writer that has written everything takes the pen from
 // writing to idle by a compare-and-swap, without mu. So a goroutine that holds mu and finds the pen
@@ -86,6 +87,30 @@ func (l *link) writeLocked() {
 		l.pump()
 		l.mu.Lock()
 	}
+}
+
+// sendBrieflyLocked writes the unsent frames with mu held, and reports whether it did. It does if
+// they are small, the connection takes them at once, and nothing else is to be done. mu must be
+// held, and no goroutine may write.
+func (l *link) sendBrieflyLocked() bool {
+	if l.brief == nil || l.needsLock.Load() || l.binders > 0 || !l.liveness.isWatched || l.life.HasEnded() {
+		return false
+	}
+	l.s.Release()
+	p := l.s.TakeOpen(subsys.BriefMost)
+	if p == nil {
+		return false
+	}
+	if !l.brief.SendBriefly(p) {
+		l.s.UntakeOpen()
+		return false
+	}
+	l.traffic.copies++
+	l.traffic.copiedB += uint64(len(p))
+	if l.pace.calls.Load() > 0 {
+		l.pace.calls.Store(0)
+	}
+	return true
 }
 
 // pump writes the unsent frames. The caller must hold mu, which pump releases, and must have taken

@@ -52,7 +52,8 @@ func (l *link) flushCountersLocked() {
 		t.sent, t.received = map[string]uint64{}, map[string]uint64{}
 	}
 	t.sent[name] += l.sentNow
-	t.received[name] += l.gotNow.Swap(0)
-	t.receivedB += l.gotNowB.Swap(0)
+	got := l.got.Swap(0)
+	t.received[name] += got >> gotBits
+	t.receivedB += got & (1<<gotBits - 1)
 	l.sentNow = 0
 }

@@ -37,9 +37,9 @@ func (d *Dispatcher) waiter() *waiter { return d.waiters.Get().(*waiter) }
 
 // doneWaiting gives w back for reuse. w must be in no list.
 func (d *Dispatcher) doneWaiting(w *waiter) {
+	w.Reset()
 	w.msg, w.grantee, w.grant, w.passage, w.sel = nil, nil, 0, nil, Select{}
 	w.number, w.cause, w.origins, w.isOld, w.seen, w.held, w.sends = 0, nil, nil, false, false, nil, credit.Outgoing{}
-	w.Reset()
 	d.waiters.Put(w)
 }
 

@@ -85,7 +85,7 @@
 //     the goroutine that waits for a message fetches it itself, which saves a switch of goroutines.
 //  5. The end: once, behind all that has come, and never after Close. Close closes, Down reports.
 //  6. [Prober] and [Streamer] if its connections cross a network, and [Unsealed] if others can read
-//     it there.
+//     it there. [Brief] if a connection can take a small frame without a system call.
 //
 // Run the conformance suite (subsystest.Test) from the second step on. It says which part of the
 // contract is broken. At last give the transport to a context by rocl.WithTransports.

@@ -167,6 +167,23 @@ type Streamer interface {
 	Streams()
 }
 
+// A Brief is a Conn that can take a few small frames in very little time.
+type Brief interface {
+	Conn
+	// Retain lets SendBriefly be called until Release, also when the connection has ended. It
+	// reports false if the connection has ended already.
+	Retain() bool
+	Release()
+	// SendBriefly is Send for whole frames with their headers, together at most BriefMost bytes.
+	// It copies all of them, or does nothing and reports false: then Send may be called. The caller
+	// may hold locks: SendBriefly calls nothing of the sink, and takes no lock. The caller counts
+	// the copy.
+	SendBriefly(frames []byte) bool
+}
+
+// BriefMost is the most bytes that one call of SendBriefly takes.
+const BriefMost = 2 << 10
+
 // A Sink receives what a connection delivers. The goroutine that makes progress calls Frames, Room
 // and Writable, see [Config.Progress]. Any goroutine may call Down, also during Frames.
 type Sink interface {

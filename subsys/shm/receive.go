@@ -28,7 +28,9 @@ type receiver struct {
 	last          *arena            // arena of the last loan; nil: none
 	loans         []*borrowed       // by the peer's numbers; nil: not made yet
 	made          int
-	copied        uint64    // bytes copied out of lent batches since the start
+	copied        uint64 // bytes copied out of lent batches since the start
+	copies        uint64 // copies that are not in the counters yet, and their bytes
+	copiedB       uint64
 	taken         int       // bytes of the record at head that the reader has, if it lacked memory for more
 	batch         *borrowed // the batch of the record at head, if that is not completely read
 	unread        []byte    // bytes of batch that are still to be read
@@ -49,6 +51,9 @@ func (in *receiver) publishHead(c *conn) {
 	if in.published != in.head {
 		in.published = in.head // only now may the peer overwrite the records
 		c.mine.head.Store(in.head)
+		c.port.cfg.Count.Copies.Add(in.copies)
+		c.port.cfg.Count.CopiedB.Add(in.copiedB)
+		in.copies, in.copiedB = 0, 0
 		if c.theirs.awaitsSpace.Load() != 0 {
 			c.ring()
 		}
@@ -94,11 +99,12 @@ func (c *conn) receive() (frames int, err error) {
 		default:
 			err = c.from(broken("a record of kind %d with %d bytes", kind, n))
 		}
-		if errors.Is(err, stream.ErrStarved) {
-			in.head -= spanned(int(n))
-			return frames + got, nil
-		}
-		if frames += got; err != nil {
+		frames += got
+		if err != nil {
+			if errors.Is(err, stream.ErrStarved) {
+				in.head -= spanned(int(n))
+				err = nil
+			}
 			return frames, err
 		}
 		// No writer waits for less than this. It is published when there is time.
@@ -114,7 +120,7 @@ func (c *conn) from(err error) error { return fmt.Errorf("shm: from %s: %w", c.r
 // bytes reads a record with n bytes of the stream of frames.
 func (in *receiver) bytes(c *conn, at uint64, n int) (frames int, err error) {
 	if in.taken == 0 {
-		c.count(n)
+		in.count(n)
 	}
 	in.used = true
 	for in.taken < n {
@@ -144,7 +150,7 @@ func (in *receiver) lentBatch(c *conn, at uint64) (frames int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	c.count(len(mem))
+	in.count(len(mem))
 	in.copied += uint64(len(mem))
 	in.used = true
 	in.batch, in.unread = b, mem
@@ -226,7 +232,8 @@ func (in *receiver) releaseFrame() {
 	*f = subsys.Frame{}
 }
 
-func (c *conn) count(n int) {
-	c.port.cfg.Count.Copies.Add(1)
-	c.port.cfg.Count.CopiedB.Add(uint64(n))
+// count counts a copy of n bytes. publishHead makes it known.
+func (in *receiver) count(n int) {
+	in.copies++
+	in.copiedB += uint64(n)
 }

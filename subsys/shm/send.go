@@ -146,6 +146,26 @@ func (c *conn) Send(fs []subsys.Frame) (taken int, err error) {
 	return taken, c.sending(err)
 }
 
+// Retain implements [subsys.Brief].
+func (c *conn) Retain() bool { return c.tryRetain() }
+
+// Release implements [subsys.Brief].
+func (c *conn) Release() { c.drop() }
+
+// SendBriefly implements [subsys.Brief].
+func (c *conn) SendBriefly(frames []byte) bool {
+	o := &c.out
+	if c.closed.Load() || c.dead.Load() || o.isFull.Load() || o.room() < recordLen+len(frames) ||
+		o.mustRetry.Load() || o.hasUnmapped.Load() || o.hasReturns(c) || c.back.owed.Load() || c.back.isUntold.Load() {
+		return false
+	}
+	c.mine.put(o.tail+recordLen, frames)
+	o.publish(c, recBytes, len(frames))
+	o.ring(c)
+	_ = o.prepare(c) // if it fails, so does Send
+	return true
+}
+
 func (c *conn) sending(err error) error {
 	if err != nil {
 		err = fmt.Errorf("shm: sending to %s: %w", c.remote, err)

@@ -248,10 +248,13 @@ func (r *Reader) Took(n int) (frames int, err error) {
 	if filled && frames > 8 {
 		r.want = min(r.want*2, mostRead)
 	}
-	if err := r.beginLarge(); !errors.Is(err, ErrStarved) {
-		return frames, err
+	if r.end-r.start >= subsys.HeaderLen {
+		err = r.beginLarge()
 	}
-	return frames, nil // Space returns it
+	if err != nil && errors.Is(err, ErrStarved) {
+		err = nil // Space returns it
+	}
+	return frames, err
 }
 
 // parse makes frames of the bytes that have come, as many as are complete and r.frames has room
@@ -305,9 +308,6 @@ func (r *Reader) tookSkipped(n int) (frames int, err error) {
 // beginLarge gets a buffer of its own for the payload that has begun, if it is large. If the sink
 // returns no buffer, the payload is skipped.
 func (r *Reader) beginLarge() error {
-	if r.end-r.start < subsys.HeaderLen {
-		return nil
-	}
 	h := &r.head
 	if err := h.Parse(r.mem[r.start:]); err != nil {
 		return r.from(err)

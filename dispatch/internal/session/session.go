@@ -6,8 +6,8 @@
 // not acknowledged are less than half of that apart. No more than [MaxUnacked] of these frames are
 // messages; the rest are control frames.
 //
-// One goroutine at a time may receive (Acked, Accept, Worked, Expected, AckSent) while another
-// sends (all other methods). They share only atomic words.
+// One goroutine at a time may receive (Acked, Accept, Accepted, Worked, Expected, AckSent) while
+// another sends (all other methods). They share only atomic words.
 //
 //	acknowledged | unacknowledged      | not handed to a connection |
 //	-------------+---------------------+----------------------------+
@@ -87,7 +87,7 @@ type Session struct {
 
 	lines
 
-	rxNext  atomic.Uint32 // the frame expected next
+	rxNext  uint32        // the frame expected next
 	rxDone  atomic.Uint32 // frames before it have been worked on, and are acknowledged
 	rxAcked atomic.Uint32 // what was acknowledged to the peer, or will be by frames that wait to be sent
 
@@ -161,8 +161,12 @@ func (s *Session) Due() int { return s.unsent + s.backlog }
 // HasLarge reports whether a frame with a buffer of its own has not been released.
 func (s *Session) HasLarge() bool { return s.large > 0 }
 
-// Expected returns the number of the frame that is to come next.
-func (s *Session) Expected() uint32 { return s.rxNext.Load() }
+// Expected returns the number of the frame that is to come next. While received frames are worked
+// on, it is the number of the first of these.
+func (s *Session) Expected() uint32 { return s.rxDone.Load() }
+
+// Accepted returns the number behind the last frame that Accept has accepted.
+func (s *Session) Accepted() uint32 { return s.rxNext }
 
 // AckSent returns the number that the peer knows to be expected here, or will know when it has the
 // frames that wait to be sent.
@@ -172,8 +176,8 @@ func (s *Session) AckSent() uint32 { return s.rxAcked.Load() }
 // mailboxes, and the reports of messages that are not have been pushed. Only then are the frames
 // acknowledged, so that an acknowledgement never overtakes such a report.
 func (s *Session) Worked() {
-	if next := s.rxNext.Load(); s.rxDone.Load() != next {
-		s.rxDone.Store(next)
+	if s.rxDone.Load() != s.rxNext {
+		s.rxDone.Store(s.rxNext)
 	}
 }
 
@@ -190,7 +194,7 @@ func (s *Session) UntakeAck(ack uint32) { s.rxAcked.Store(ack - 1) }
 
 // String returns the numbers, for logs.
 func (s *Session) String() string {
-	return fmt.Sprintf("head %d done %d sent %d next %d rx %d acked %d", s.head, s.done.Load(), s.sent, s.next, s.rxNext.Load(), s.rxAcked.Load())
+	return fmt.Sprintf("head %d done %d sent %d next %d rx %d acked %d", s.head, s.done.Load(), s.sent, s.next, s.rxDone.Load(), s.rxAcked.Load())
 }
 
 // at returns the entry numbered i.
@@ -321,6 +325,32 @@ func (s *Session) Take() []subsys.Frame {
 	return s.lent[:n]
 }
 
+// TakeOpen is Take for the open batch, if it has all that is unsent and that is at most so many
+// bytes. It returns these bytes, or nil. If the connection does not take them, UntakeOpen follows.
+func (s *Session) TakeOpen(most int) []byte {
+	if s.unsent > most || s.cur+1 != s.end || s.IsFeedable() {
+		return nil
+	}
+	e := s.at(s.cur)
+	if e.Type != subsys.TypeBatch {
+		return nil
+	}
+	s.marks[0] = mark{s.cur, s.off, s.sent}
+	p := e.Data[s.off:]
+	s.off, s.unsent, s.sent = len(e.Data), 0, s.next
+	if m := s.most.Load(); s.sent != m && s.sent-m < 1<<31 {
+		s.most.Store(s.sent)
+	}
+	return p
+}
+
+// UntakeOpen takes back what TakeOpen has returned last.
+func (s *Session) UntakeOpen() {
+	m := s.marks[0]
+	s.unsent = s.off - m.off
+	s.off, s.sent = m.off, m.sent
+}
+
 // Untake notes that the connection took only the first n of fs, which Take has returned last.
 func (s *Session) Untake(fs []subsys.Frame, n int) {
 	if n == len(fs) {
@@ -429,7 +459,7 @@ func (s *Session) drop(e *entry) {
 // earlier connection, and are to be dropped. A gap is an error: it means that the connection has
 // lost frames. got counts the messages among the new frames, and the bytes of all frames.
 func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) {
-	was := s.rxNext.Load()
+	was := s.rxNext
 	next := was
 	for i := range fs {
 		f := &fs[i]
@@ -466,9 +496,7 @@ func (s *Session) Accept(fs []subsys.Frame) (first int, got Arrived, err error) 
 			return 0, got, fmt.Errorf("%w: frame %d, expected %d", wire.ErrProtocol, f.Seq, next)
 		}
 	}
-	if next != was {
-		s.rxNext.Store(next)
-	}
+	s.rxNext = next
 	return first, got, nil
 }
 
@@ -507,7 +535,7 @@ func (s *Session) Resume(peerHas uint32) error {
 			s.unsent += len(e.Data)
 		}
 	}
-	s.rxAcked.Store(s.rxNext.Load())
+	s.rxAcked.Store(s.rxDone.Load())
 	return nil
 }
 

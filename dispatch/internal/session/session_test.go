@@ -127,6 +127,20 @@ func (p *peerModel) write(takes func(n int) int) {
 	p.s.Release()
 }
 
+// writeOpen writes what is unsent in the open batch, if nothing else is unsent.
+func (p *peerModel) writeOpen(takes bool) {
+	b := p.s.TakeOpen(1 << 20)
+	switch {
+	case b == nil:
+	case takes:
+		f := subsys.Frame{Data: b}
+		f.Type = subsys.TypeBatch
+		p.wire = subsystest.Split(&f, p.wire)
+	default:
+		p.s.UntakeOpen()
+	}
+}
+
 // read delivers n frames of the wire to the other end.
 func (p *peerModel) read(t *rapid.T, to *peerModel, n int) {
 	fs := p.wire[:n]
@@ -206,7 +220,7 @@ func (p *peerModel) ack() {
 		return
 	}
 	f := subsys.Frame{}
-	f.Type, f.Ack = wire.TypeAck, p.s.rxNext.Load()
+	f.Type, f.Ack = wire.TypeAck, p.s.rxNext
 	p.s.rxAcked.Store(f.Ack)
 	p.wire = append(p.wire, f)
 }
@@ -277,7 +291,8 @@ func TestSessionModel(t *testing.T) {
 		for i := range ends {
 			p := newPeerModel()
 			p.s.head, p.s.sent, p.s.next, p.s.needed = start, start, start, start
-			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxNext, &p.s.rxDone, &p.s.rxAcked} {
+			p.s.rxNext = start
+			for _, word := range []*atomic.Uint32{&p.s.most, &p.s.done, &p.s.rxDone, &p.s.rxAcked} {
 				word.Store(start)
 			}
 			ends[i] = p
@@ -312,6 +327,9 @@ func TestSessionModel(t *testing.T) {
 				}
 			},
 			"write": func(t *rapid.T) { ends[rapid.IntRange(0, 1).Draw(t, "end")].write(draw) },
+			"write the open batch": func(t *rapid.T) {
+				ends[rapid.IntRange(0, 1).Draw(t, "end")].writeOpen(rapid.Bool().Draw(t, "takes"))
+			},
 			"read": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "end")
 				ends[i].read(t, ends[1-i], rapid.IntRange(0, len(ends[i].wire)).Draw(t, "frames"))
@@ -324,7 +342,7 @@ func TestSessionModel(t *testing.T) {
 				var have [2]uint32
 				for i, p := range ends {
 					least := ends[1-i].s.done.Load()
-					have[i] = least + rapid.Uint32Range(0, p.s.rxNext.Load()-least).Draw(t, "have")
+					have[i] = least + rapid.Uint32Range(0, p.s.rxNext-least).Draw(t, "have")
 				}
 				for i, p := range ends {
 					if err := p.s.Resume(have[1-i]); err != nil {
@@ -337,7 +355,7 @@ func TestSessionModel(t *testing.T) {
 			"hand over": func(t *rapid.T) {
 				i := rapid.IntRange(0, 1).Draw(t, "end")
 				a, b := ends[i], ends[1-i]
-				have := a.s.rxNext.Load()
+				have := a.s.rxNext
 				speak := func(p, q *peerModel) {
 					p.write(draw)
 					if rapid.Bool().Draw(t, "ack") {
@@ -352,7 +370,7 @@ func TestSessionModel(t *testing.T) {
 				if err := b.s.Switch(have); err != nil {
 					t.Fatalf("handing over: %v", err)
 				}
-				have, a.wire = b.s.rxNext.Load(), nil
+				have, a.wire = b.s.rxNext, nil
 				for range rapid.IntRange(0, 2).Draw(t, "late") { // over the old connection
 					b.read(t, a, rapid.IntRange(0, len(b.wire)).Draw(t, "frames"))
 				}
@@ -366,7 +384,7 @@ func TestSessionModel(t *testing.T) {
 		for !ends[0].s.IsIdle() || !ends[1].s.IsIdle() {
 			for i, p := range ends {
 				p.write(func(n int) int { return n })
-				if p.s.rxAcked.Load() != p.s.rxNext.Load() {
+				if p.s.rxAcked.Load() != p.s.rxNext {
 					p.ack()
 				} else if len(p.wire) == 0 && len(ends[1-i].wire) == 0 && ends[0].s.IsQuiet() && ends[1].s.IsQuiet() && !(ends[0].s.IsIdle() && ends[1].s.IsIdle()) {
 					if quiet++; quiet > 4 {
@@ -480,11 +498,11 @@ func TestSessionRefuses(t *testing.T) {
 		"half the numbers off": {data(10 + 1<<31)},
 	} {
 		var s Session
-		s.rxNext.Store(10)
+		s.rxNext = 10
 		if _, _, err := s.Accept(fs); !errors.Is(err, wire.ErrProtocol) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if next := s.rxNext.Load(); next != 10 {
+		if next := s.rxNext; next != 10 {
 			t.Errorf("%s: expects %d now", name, next)
 		}
 	}
