@@ -317,8 +317,8 @@ func (f *Flow) askLocked(c uint64, o credit.Outgoing) bool {
 	return isNew
 }
 
-// skipLocked goes on when a sender, or a held message, has given up: the next one may need less. It
-// reports whether there is something to write. mu must be held.
+// skipLocked goes on when a sender, or a held message, has given up or was refused. The next one
+// may need less. It reports whether there is something to write. mu must be held.
 func (f *Flow) skipLocked() bool {
 	asks := f.serveLocked()
 	unasks := f.withdrawNeedLocked()

@@ -299,7 +299,7 @@ func (m *Mailbox) Close() {
 	}
 	m.takeBackLocked()
 	m.expandLocked()
-	waiting := slices.Clone(m.credit.Waiting())
+	waiting := m.credit.Waiting()
 	m.credit.CloseAll()
 	if m.oversizeTimer != nil {
 		m.oversizeTimer.Stop()

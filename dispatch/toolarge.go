@@ -126,7 +126,7 @@ func (l *link) onTooLarge(f *subsys.Frame) error {
 		w.cause = err
 		w.Fire()
 	}
-	l.answered = fl.serveLocked() || l.answered
+	l.answered = fl.skipLocked() || l.answered
 	l.mu.Unlock()
 	switch {
 	case h == nil:

@@ -104,6 +104,15 @@ func (a *Account) setGranted(total uint64) {
 // needsOnlyFirst reports whether a waiting sender needs no more than what each may always have.
 func (a *Account) needsOnlyFirst() bool { return a.need-a.consumed <= a.first }
 
+// sentBefore returns what a waiting sender had sent when it asked. Over a link, the question may
+// overtake a message that has got its credit.
+func (a *Account) sentBefore() uint64 {
+	if a.needFor == (Outgoing{}) {
+		return a.received
+	}
+	return a.need - a.Charge(int(a.needFor.Size))
+}
+
 // lands reports whether a waiting sender gets credit now for a message that comes to the program's
 // own memory.
 func (a *Account) lands() bool {

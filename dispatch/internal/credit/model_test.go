@@ -3,6 +3,7 @@
 package credit
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -19,8 +20,9 @@ type peer struct {
 	account Account
 	sender  Sender
 	waiting []Outgoing // messages that wait for credit, in order
+	taken   []uint64   // charges of messages that have their credit and are not sent yet
 	up      []frame    // frames on their way to the receiver
-	down    []uint64   // credit on its way to the sender
+	down    []answer   // answers on their way to the sender
 	stored  []uint64   // charges of the messages in the mailbox
 	tries   bool       // credit was asked for that no message waits for
 }
@@ -31,6 +33,13 @@ type frame struct {
 	need        uint64
 	o           Outgoing
 	limit, held uint64
+}
+
+// An answer is the credit of a sender, or refuses the message o.
+type answer struct {
+	granted uint64
+	need    uint64 // for which credit was asked
+	o       Outgoing
 }
 
 // A model is two mailboxes of a context with their senders. The test moves each frame.
@@ -78,7 +87,7 @@ func newModel(t *rapid.T, memory int64, bounded bool) *model {
 // send sends a message, or makes it wait for credit.
 func (p *peer) send(o Outgoing) {
 	if c := p.sender.Charge(int(o.Size)); len(p.waiting) == 0 && p.sender.Take(c) {
-		p.up = append(p.up, frame{message: c})
+		p.taken = append(p.taken, c)
 		return
 	}
 	p.waiting = append(p.waiting, o)
@@ -91,7 +100,7 @@ func (p *peer) try(o Outgoing) {
 	switch {
 	case len(p.waiting) > 0:
 	case p.sender.Take(c):
-		p.up = append(p.up, frame{message: c})
+		p.taken = append(p.taken, c)
 	default:
 		p.tries = true
 		if !p.sender.HasAsked(c) {
@@ -125,7 +134,7 @@ func (p *peer) serve() {
 			}
 			return
 		}
-		p.up = append(p.up, frame{message: c})
+		p.taken = append(p.taken, c)
 		p.waiting = p.waiting[1:]
 	}
 	p.giveBack(false)
@@ -138,9 +147,21 @@ func (p *peer) giveBack(hasGivenUp bool) {
 	}
 }
 
+// put sends the next message that has its credit. Frames that ask for credit, or give some back,
+// may have overtaken it.
+func (p *peer) put() {
+	p.up = append(p.up, frame{message: p.taken[0]})
+	p.taken = p.taken[1:]
+}
+
 // giveUp drops a message that waits.
 func (p *peer) giveUp(i int) {
 	p.waiting = append(p.waiting[:i:i], p.waiting[i+1:]...)
+	p.skip()
+}
+
+// skip goes on without a message that has waited.
+func (p *peer) skip() {
 	p.serve()
 	if len(p.waiting) == 0 {
 		if limit, isOpen := p.sender.Withdraw(); isOpen {
@@ -173,6 +194,9 @@ func (p *peer) arrive() {
 			r.Open(a)
 		}
 		grant, others, err := r.Ask(a, f.need, f.o)
+		if errors.Is(err, ErrTooLarge) {
+			p.down, err = append(p.down, answer{need: f.need, o: f.o}), nil
+		}
 		p.m.check(err)
 		if grant != 0 {
 			p.tell()
@@ -186,19 +210,29 @@ func (p *peer) arrive() {
 // tell tells the sender what it was granted.
 func (p *peer) tell() {
 	if granted, isNew := p.account.Announce(); isNew {
-		p.down = append(p.down, granted)
+		p.down = append(p.down, answer{granted: granted})
 	}
 }
 
-// learn lets the next credit reach the sender.
+// learn lets the next answer reach the sender.
 func (p *peer) learn() {
+	for len(p.taken) > 0 { // their goroutines run before the next answer comes
+		p.put()
+	}
+	d := p.down[0]
+	p.down = p.down[1:]
+	if d.need > 0 {
+		if p.sender.Refused(d.need, d.o) && len(p.waiting) > 0 && p.waiting[0] == d.o {
+			p.giveUp(0)
+		}
+		return
+	}
 	if unit := p.account.Unit(); unit > 0 && !p.sender.SetUnit(unit) {
 		p.m.t.Fatalf("unit %d was refused", unit)
 	}
-	if p.sender.Grant(p.down[0]) {
+	if p.sender.Grant(d.granted) {
 		p.serve()
 	}
-	p.down = p.down[1:]
 }
 
 // consume takes a message out of the mailbox.
@@ -280,8 +314,8 @@ func (m *model) compare() {
 			}
 		}
 		// One sender has a message beyond the limit, and behind it another one that a receiver
-		// names.
-		most := 2*r.Limit() + uint64(open)*First + 2*Charge(sizeMost)
+		// names. The question for the next message of each may overtake the first one.
+		most := 2*r.Limit() + uint64(open)*First + 4*Charge(sizeMost)
 		if stored != r.Stored() || promise != r.Promised() || promise > most {
 			m.t.Fatalf("the accounts have %d stored of %d promised bytes, the receiver %d of %d; at most %d", stored, promise, r.Stored(), r.Promised(), most)
 		}
@@ -292,7 +326,8 @@ func (m *model) compare() {
 	}
 }
 
-const sizeMost = 2 << 20 // the longest messages of the model
+// sizeMost is the size of the longest messages of the model, which a little memory never holds.
+const sizeMost = 5 << 19
 
 // Nobody who may send is refused, what is promised is bounded and counted, and no sender waits for
 // ever, whichever order frames, gifts and takers come in.
@@ -326,6 +361,7 @@ func TestCredit(t *testing.T) {
 					"try": func(t *rapid.T) {
 						some(func(*peer) bool { return true }).try(Outgoing{Tag: 2, Size: rapid.Uint32Range(0, sizeMost).Draw(t, "size")})
 					},
+					"put":      func(*rapid.T) { some(func(p *peer) bool { return len(p.taken) > 0 }).put() },
 					"drop try": func(*rapid.T) { some(func(p *peer) bool { return p.tries }).dropTry() },
 					"arrive":   func(*rapid.T) { some(func(p *peer) bool { return len(p.up) > 0 }).arrive() },
 					"learn":    func(*rapid.T) { some(func(p *peer) bool { return len(p.down) > 0 }).learn() },
@@ -357,6 +393,8 @@ func (m *model) settle() {
 		isIdle = true
 		for _, p := range m.peers {
 			switch {
+			case len(p.taken) > 0:
+				p.put()
 			case len(p.up) > 0:
 				p.arrive()
 			case len(p.down) > 0:

@@ -152,8 +152,7 @@ func (r *Receiver) addOutstanding(a *Account, more int64) {
 	}
 }
 
-// Check returns wire.ErrProtocol if a message charged c exceeds what its sender was granted. It
-// opens the account with the first message, for which memory is reserved.
+// Check returns wire.ErrProtocol if a message charged c exceeds what its sender was granted.
 func (r *Receiver) Check(a *Account, c uint64) error {
 	granted := a.granted
 	if !a.isOpen {
@@ -336,7 +335,7 @@ func (r *Receiver) fits(a *Account) bool {
 // message of another sender. A sender that has not used its grant beyond the limit, and waits,
 // comes before all others: they have to wait for it.
 func (r *Receiver) Next() *Account {
-	if o := r.oversize; o != nil && o.need != 0 && o.received < r.oversizeEnd && r.fits(o) {
+	if o := r.oversize; o != nil && o.need != 0 && o.sentBefore() < r.oversizeEnd && r.fits(o) {
 		return o
 	}
 	isFirst := true
@@ -423,12 +422,16 @@ func (r *Receiver) GiveBack(a *Account, total, held uint64) (err error) {
 	return nil
 }
 
-// Lower lowers to total what a sender was granted.
+// Lower lowers to total what a sender was granted: it has sent all but First of that.
 func (r *Receiver) Lower(a *Account, total uint64) {
 	r.promised(a, -int64(a.granted-total))
 	a.setGranted(total)
 	a.announced = total
-	if r.oversize == a {
+	sent := total - a.first
+	if r.oversize != a || sent >= r.oversizeEnd {
+		return
+	}
+	if r.oversizeEnd = sent; a.received >= sent { // otherwise a message that has used a part of the grant is under way
 		r.endOversize()
 	}
 }
