@@ -276,6 +276,9 @@ func streamNested[In, Out any](ctx context.Context, c *Client, s *Server, name s
 			if !yield(v) {
 				return nil
 			}
+			if ctx.Err() != nil { // also if the handler has ended since
+				return context.Cause(ctx)
+			}
 		case reply := <-n.reply:
 			return n.failure(name, reply, argumentType[In](cfg))
 		case <-ctx.Done():
