@@ -329,8 +329,8 @@ func (m *model) compare() {
 // sizeMost is the size of the longest messages of the model, which a little memory never holds.
 const sizeMost = 5 << 19
 
-// Nobody who may send is refused, what is promised is bounded and counted, and no sender waits for
-// ever, whichever order frames, gifts and takers come in.
+// In whatever order frames and receives come, no sender is refused what it may send, none waits for
+// ever, and what is promised is bounded and counted.
 func TestCredit(t *testing.T) {
 	for name, memory := range map[string]int64{"no limit": 0, "memory": 32 << 20, "little memory": 3 << 20} {
 		for _, bounded := range []bool{false, true} {
