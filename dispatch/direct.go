@@ -45,13 +45,10 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	if m == nil {
 		return nil, ErrGone
 	}
-	q := new(localQueue)
-	in := newInflow(d, dst, q)
-	in.mb = m
 	m.mu.Lock() // either before Close of m, which then ends the flow, or after it
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, in.closedErr()
+		return nil, d.closedErr()
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,6 +59,9 @@ func (d *Dispatcher) directly(o neighbour, dst uint32) (*Flow, error) {
 	case d.closing:
 		return nil, ErrClosed
 	}
+	q := new(localQueue)
+	in := newInflow(d, dst, q)
+	in.mb = m
 	f = &Flow{dst: dst, mb: m, in: in, to: o, queue: q}
 	q.f = f
 	f.tracing.Store(d.unfollowed(dst))
@@ -181,11 +181,11 @@ func (f *Flow) opensLocked() error {
 	m, in := f.mb, f.in
 	d := in.from.(*Dispatcher)
 	if m.closed || in.IsClosed() {
-		return in.closedErr()
+		return d.closedErr()
 	}
 	if f.passage == nil && m.d != d {
 		if f.passage = d.passage(f.to); f.passage == nil {
-			return in.closedErr()
+			return d.closedErr()
 		}
 	}
 	if !in.IsOpen() {
@@ -220,9 +220,9 @@ func (m *Mailbox) takeInLocked(msg *Message, passage *passageEnd) {
 	m.arrivedLocked(in)
 }
 
-// closedErr returns the error of a sender within the process when one end has closed.
-func (in *inflow) closedErr() error {
-	if in.from.(*Dispatcher).hasBegunClosing() {
+// closedErr returns the error of a sender within the process, d, when one end has closed.
+func (d *Dispatcher) closedErr() error {
+	if d.hasBegunClosing() {
 		return ErrClosed
 	}
 	return ErrGone
@@ -252,7 +252,7 @@ func (m *Mailbox) admitDirect(ctx context.Context, msg *Message, passage *passag
 	msg.clearCall()
 	msg.Release()
 	if m.closed || in.IsClosed() {
-		return in.closedErr()
+		return d.closedErr()
 	}
 	if m.serveDirectLocked(in); in.waiters.First() == nil { // no goroutine of this sender waits any more: other senders may have the credit
 		m.withdrawNeedLocked(in)

@@ -114,7 +114,7 @@ func (d *Dispatcher) awaitOwed(ctx context.Context, peer resource.GID) error {
 // which is in the process. m must be closed, or in must have left.
 func (m *Mailbox) notifyEnd(in *inflow, ended []*ending) {
 	o := in.from.(*Dispatcher)
-	m.d.notifyLocal(o, ended, in.closedErr())
+	m.d.notifyLocal(o, ended, o.closedErr())
 }
 
 // notifyLocal calls the functions of ended, behind what d has sent to o, another context of the

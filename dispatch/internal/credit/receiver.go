@@ -315,8 +315,8 @@ func (r *Receiver) limitFor(a *Account) uint64 {
 	return r.limit
 }
 
-// fits reports whether a waiting sender may be promised the credit it needs. The sender's question
-// came behind everything that it has sent, so all of that has arrived.
+// fits reports whether a waiting sender may be promised the credit it needs. A message that has its
+// credit may still come behind the sender's question; see Account.sentBefore.
 func (r *Receiver) fits(a *Account) bool {
 	more, out := a.need-a.granted, a.need-a.consumed
 	switch {
