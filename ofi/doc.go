@@ -132,11 +132,11 @@
 //
 // # Limits
 //
-// The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each
-// peer (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life.
-// udp;ofi_rxd never ends what exceeds 256 operations in progress, so a port gives it no more at
-// once. It also never ends a read whose peer has ended: buffer and address stay until the port
-// is closed. libfabric takes about half a second when it is loaded, and ofi_rxm as long when the
-// first message connects. The package sets two variables of the C environment that libfabric
-// reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
+// The buffers of ofi_rxm and of a port are bounded, but the provider keeps some state for each peer
+// (with tcp;ofi_rxm a socket). An endpoint of shm reaches 256 others in its life. udp;ofi_rxd never
+// ends what exceeds 256 operations in progress, so a port gives it no more at once. It also never
+// ends a read or a message that a peer has not answered before it ended: buffer and address stay
+// until the port is closed. libfabric takes about half a second when it is loaded, and ofi_rxm as
+// long when the first message connects. The package sets two variables of the C environment that
+// libfabric reads, FI_OFI_RXM_MSG_RX_SIZE and FI_OFI_RXM_COMP_PER_PROGRESS, unless they are set.
 package ofi

@@ -28,6 +28,7 @@ func Refuse(t *testing.T, f func(n int) error) {
 type Load struct {
 	Peers, Conns, Receives, Free int
 	Exposed, Reads, Remotes      int // payloads for peers; of peers; one-sided transfers
+	Unended                      int // of Peers, those that operations hold and no connection
 }
 
 // LoadOf returns what a port has in use.
@@ -39,6 +40,15 @@ func LoadOf(s subsys.Port) Load {
 	for _, o := range p.ops {
 		if o.kind == opRead {
 			l.Reads++
+		}
+	}
+	isConnected := map[*peer]bool{}
+	for _, c := range p.conns {
+		isConnected[c.peer] = true
+	}
+	for _, q := range p.peers {
+		if !isConnected[q] {
+			l.Unended++
 		}
 	}
 	return l
