@@ -37,19 +37,18 @@ func LoadOf(s subsys.Port) Load {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := Load{Peers: len(p.peers), Conns: len(p.conns), Receives: p.receives, Free: len(p.free), Exposed: p.exposed, Remotes: p.remotes}
+	unended := map[*peer]bool{}
 	for _, o := range p.ops {
 		if o.kind == opRead {
 			l.Reads++
 		}
-	}
-	isConnected := map[*peer]bool{}
-	for _, c := range p.conns {
-		isConnected[c.peer] = true
-	}
-	for _, q := range p.peers {
-		if !isConnected[q] {
-			l.Unended++
+		if o.peer != nil {
+			unended[o.peer] = true
 		}
 	}
+	for _, c := range p.conns {
+		delete(unended, c.peer)
+	}
+	l.Unended = len(unended)
 	return l
 }
